@@ -10,7 +10,7 @@
 //! a directory listing attempted on its own file's descriptor, which fails; nothing is ever
 //! *written* through such a number.
 
-use crate::files::{close, status};
+use crate::files::{Descriptor, File, status};
 use crate::os::syscall::{Result, call};
 
 /// Lowest number that is tried first, if the limit of open files allows it.
@@ -36,22 +36,26 @@ impl OwnedDescriptor {
     ///
     /// # Errors
     /// The error of fstat; the descriptor is then closed.
-    pub fn adopt(low: i32) -> Result<OwnedDescriptor> {
-        let number = move_high(low);
-        OwnedDescriptor::here(number).inspect_err(|_| close(number))
+    pub fn adopt(low: File) -> Result<OwnedDescriptor> {
+        OwnedDescriptor::here(move_high(low))
     }
 
     /// Takes over an open descriptor at its current number. Async-signal-safe.
-    pub fn here(number: i32) -> Result<OwnedDescriptor> {
-        let status = status(number)?;
-        Ok(OwnedDescriptor { number, device: status.st_dev, inode: status.st_ino, links: status.st_nlink as u64 })
+    ///
+    /// # Errors
+    /// As for [`adopt`](Self::adopt).
+    pub fn here(file: File) -> Result<OwnedDescriptor> {
+        let status = status(&file)?;
+        let (device, inode, links) = (status.st_dev, status.st_ino, status.st_nlink as u64);
+        Ok(OwnedDescriptor { number: file.into_number(), device, inode, links })
     }
 
-    /// The number at which the descriptor was opened, without verification.
+    /// The descriptor, without verification.
     ///
     /// For the code that has just opened it, so that nobody can have replaced it yet.
-    pub fn opened_at(&self) -> i32 {
-        self.number
+    pub fn opened_at(&self) -> &Descriptor {
+        // SAFETY: ours, unless the app has replaced it: see the module documentation.
+        unsafe { Descriptor::borrow_raw(&self.number) }
     }
 
     /// The file's inode.
@@ -64,10 +68,10 @@ impl OwnedDescriptor {
         self.links
     }
 
-    /// Returns the number if its file is still the one that was opened.
-    pub fn verified(&self) -> Option<i32> {
-        let status = status(self.number).ok()?;
-        (status.st_dev == self.device && status.st_ino == self.inode).then_some(self.number)
+    /// Returns the descriptor if its file is still the one that was opened.
+    pub fn verified(&self) -> Option<&Descriptor> {
+        let descriptor = self.opened_at();
+        self.is(&status(descriptor).ok()?).then_some(descriptor)
     }
 
     /// Whether the descriptor was opened as the file with this status.
@@ -77,27 +81,26 @@ impl OwnedDescriptor {
 
     /// Closes the descriptor if it is still ours; another file at its number stays open.
     pub fn close(self) {
-        if let Some(number) = self.verified() {
-            close(number);
+        if let Some(descriptor) = self.verified() {
+            // SAFETY: the file that this value opened, at the same number.
+            drop(unsafe { File::from_number(descriptor.number()) });
         }
     }
 }
 
-fn move_high(low: i32) -> i32 {
+fn move_high(low: File) -> File {
     // SAFETY: no memory is touched.
-    let moved_to = |from: u64| unsafe { call!(fcntl, low, libc::F_DUPFD_CLOEXEC, from) };
+    let moved_to = |from: u64| unsafe { call!(fcntl, low.number(), libc::F_DUPFD_CLOEXEC, from) };
     let moved = moved_to(HIGH).or_else(|errno| {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the kernel writes one `struct rlimit`.
         unsafe { call!(getrlimit, libc::RLIMIT_NOFILE, &raw mut limit) }?;
         let from = limit.rlim_cur.saturating_sub(ROOM).min(HIGH);
-        if from > low as u64 { moved_to(from) } else { Err(errno) }
+        if from > low.number() as u64 { moved_to(from) } else { Err(errno) }
     });
     match moved {
-        Ok(high) => {
-            close(low);
-            high as i32
-        }
+        // SAFETY: a new descriptor.
+        Ok(high) => unsafe { File::from_number(high as i32) },
         Err(_) => low,
     }
 }

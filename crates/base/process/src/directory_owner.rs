@@ -38,7 +38,7 @@ pub use held::{Hold, begin};
 mod held {
     use core::ffi::CStr;
 
-    use crate::files;
+    use crate::files::{self, Descriptor, File};
     use crate::os::syscall::{Errno, Result, call};
     use crate::path::LongPath;
 
@@ -57,15 +57,10 @@ mod held {
     const WAIT_NS: i64 = 10_000_000;
 
     /// Ownership of a directory until this value is dropped.
+    ///
+    /// The dead pipe stays until the next owner removes it.
     #[derive(Debug)]
-    pub struct Hold(i32);
-
-    impl Drop for Hold {
-        fn drop(&mut self) {
-            // The dead pipe stays until the next owner removes it.
-            files::close(self.0);
-        }
-    }
+    pub struct Hold(#[allow(dead_code, reason = "open until it is dropped")] File);
 
     impl Hold {
         /// Takes ownership of the directory; `None` if it is owned, by this process or another.
@@ -85,7 +80,7 @@ mod held {
                 remove_dead(directory, name.as_c_str());
                 return Ok(Some(hold));
             }
-            files::unlink(libc::AT_FDCWD, at(directory, name.as_c_str()).as_c_str(), 0);
+            files::unlink(Descriptor::WORKING_DIRECTORY, at(directory, name.as_c_str()).as_c_str(), 0);
             taken.map(|_| None)
         }
     }
@@ -114,20 +109,20 @@ mod held {
     ///
     /// # Errors
     /// The pipe can't be created.
-    pub fn begin(directory: &CStr) -> Result<i32> {
+    pub fn begin(directory: &CStr) -> Result<File> {
         publish(directory, c"held-0")
     }
 
     /// Creates a pipe, and opens it for reading before it gets its name.
-    fn publish(directory: &CStr, name: &CStr) -> Result<i32> {
+    fn publish(directory: &CStr, name: &CStr) -> Result<File> {
         let made = LongPath::new().push(directory.to_bytes()).push(b"/.").push(name.to_bytes());
         make_pipe(made.as_c_str())?;
         let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOFOLLOW;
-        let opened = files::open(libc::AT_FDCWD, made.as_c_str(), flags, 0).and_then(|pipe| {
-            let named = files::rename(libc::AT_FDCWD, made.as_c_str(), at(directory, name).as_c_str());
-            named.map(|()| pipe).inspect_err(|_| files::close(pipe))
+        let opened = files::open(Descriptor::WORKING_DIRECTORY, made.as_c_str(), flags, 0).and_then(|pipe| {
+            let named = files::rename(Descriptor::WORKING_DIRECTORY, made.as_c_str(), at(directory, name).as_c_str());
+            named.map(|()| pipe)
         });
-        opened.inspect_err(|_| files::unlink(libc::AT_FDCWD, made.as_c_str(), 0))
+        opened.inspect_err(|_| files::unlink(Descriptor::WORKING_DIRECTORY, made.as_c_str(), 0))
     }
 
     #[cfg(target_vendor = "apple")]
@@ -148,12 +143,11 @@ mod held {
 
     /// Whether the pipe at `path` is open for reading. If that can't be determined, returns `true`.
     fn is_open(path: &CStr) -> bool {
-        match files::open(libc::AT_FDCWD, path, libc::O_WRONLY | libc::O_NONBLOCK | libc::O_NOFOLLOW, 0) {
+        match files::open(Descriptor::WORKING_DIRECTORY, path, libc::O_WRONLY | libc::O_NONBLOCK | libc::O_NOFOLLOW, 0)
+        {
             Ok(pipe) => {
                 // A regular file with that name is a mistake, and doesn't mean ownership.
-                let is_pipe = files::status(pipe).is_ok_and(|status| status.st_mode & libc::S_IFMT == libc::S_IFIFO);
-                files::close(pipe);
-                is_pipe
+                files::status(&pipe).is_ok_and(|status| status.st_mode & libc::S_IFMT == libc::S_IFIFO)
             }
             Err(Errno(libc::ENXIO | libc::ENOENT)) => false,
             Err(_) => true,
@@ -207,7 +201,7 @@ mod held {
     /// Removes the pipes of terminated processes. Pipes that can't be removed are left to the next
     /// owner.
     fn remove_dead(directory: &CStr, own: &CStr) {
-        let remove = |path: LongPath| files::unlink(libc::AT_FDCWD, path.as_c_str(), 0);
+        let remove = |path: LongPath| files::unlink(Descriptor::WORKING_DIRECTORY, path.as_c_str(), 0);
         let _ = each_pipe(directory, HELD, |name| {
             let path = at(directory, name);
             if !is_open(path.as_c_str()) {
@@ -216,7 +210,9 @@ mod held {
         });
         // Uses the file system's clock, which set the times of all of them.
         let made = |name: &CStr| {
-            files::status_of(libc::AT_FDCWD, at(directory, name).as_c_str()).ok().map(|status| status.st_mtime)
+            files::status_of(Descriptor::WORKING_DIRECTORY, at(directory, name).as_c_str())
+                .ok()
+                .map(|status| status.st_mtime)
         };
         let Some(now) = made(own) else { return };
         let _ = each_pipe(directory, MADE, |name| {

@@ -11,24 +11,78 @@ use crate::os::files as system;
 use crate::os::syscall::{Errno, Result, call};
 use crate::trust;
 
-/// openat(2) with close-on-exec.
-pub fn open(directory: i32, path: &CStr, flags: i32, mode: u32) -> Result<i32> {
-    // SAFETY: the kernel reads the path.
-    unsafe { call!(openat, directory, path.as_ptr(), flags | libc::O_CLOEXEC, mode) }.map(|file| file as i32)
+/// An open descriptor, borrowed from its owner: a [`File`], or the app.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Descriptor(i32);
+
+impl Descriptor {
+    /// In place of a directory: a path is relative to the working directory.
+    pub const WORKING_DIRECTORY: &Descriptor = &Descriptor(libc::AT_FDCWD);
+
+    /// Borrows the descriptor with this number.
+    ///
+    /// # Safety
+    /// The number's owner must allow what the reference is used for, as long as it is used.
+    pub unsafe fn borrow_raw(number: &i32) -> &Descriptor {
+        // SAFETY: the same representation; what it may be used for, by the contract.
+        unsafe { &*core::ptr::from_ref(number).cast() }
+    }
+
+    /// The descriptor's number, for a system call.
+    pub fn number(&self) -> i32 {
+        self.0
+    }
 }
 
-/// Closes a descriptor that was opened a moment ago and is known only to this thread.
-pub fn close(file: i32) {
-    // SAFETY: no memory is touched; closing a wrong number is only an error.
-    let _ = unsafe { call!(close, file) };
+/// An open descriptor, closed by one system call when this value is dropped.
+#[derive(Debug)]
+pub struct File(Descriptor);
+
+impl core::ops::Deref for File {
+    type Target = Descriptor;
+
+    fn deref(&self) -> &Descriptor {
+        &self.0
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // SAFETY: no memory is touched, and nobody else has the number. Async-signal-safe: one
+        // system call.
+        let _ = unsafe { call!(close, self.0.0) };
+    }
+}
+
+impl File {
+    /// Takes over an open descriptor.
+    ///
+    /// # Safety
+    /// It must be open, and nobody else may close it.
+    pub unsafe fn from_number(number: i32) -> File {
+        File(Descriptor(number))
+    }
+
+    /// Leaves the descriptor open, and returns its number.
+    pub fn into_number(self) -> i32 {
+        core::mem::ManuallyDrop::new(self).number()
+    }
+}
+
+/// openat(2) with close-on-exec.
+pub fn open(directory: &Descriptor, path: &CStr, flags: i32, mode: u32) -> Result<File> {
+    // SAFETY: the kernel reads the path.
+    unsafe { call!(openat, directory.0, path.as_ptr(), flags | libc::O_CLOEXEC, mode) }
+        .map(|file| File(Descriptor(file as i32)))
 }
 
 /// fstat(2).
-pub fn status(file: i32) -> Result<libc::stat> {
+pub fn status(file: &Descriptor) -> Result<libc::stat> {
     // SAFETY: all zeroes is a `stat`; the kernel writes one.
     let mut status: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: as above.
-    unsafe { call!(fstat, file, &raw mut status) }?;
+    unsafe { call!(fstat, file.0, &raw mut status) }?;
     Ok(status)
 }
 
@@ -36,7 +90,7 @@ pub fn status(file: i32) -> Result<libc::stat> {
 ///
 /// # Errors
 /// `EPERM` if it fails, or the error of fstat.
-pub fn check_directory(file: i32) -> Result<()> {
+pub fn check_directory(file: &Descriptor) -> Result<()> {
     entry(file)?.check_directory(effective_user()).map_err(|_| Errno(libc::EPERM))
 }
 
@@ -44,12 +98,12 @@ pub fn check_directory(file: i32) -> Result<()> {
 ///
 /// # Errors
 /// `EPERM` if it fails, or the error of fstat.
-pub fn check_file(file: i32) -> Result<()> {
+pub fn check_file(file: &Descriptor) -> Result<()> {
     entry(file)?.check_file(effective_user()).map_err(|_| Errno(libc::EPERM))
 }
 
 #[allow(clippy::unnecessary_cast, clippy::useless_conversion, reason = "the types differ by system")]
-fn entry(file: i32) -> Result<trust::Entry> {
+fn entry(file: &Descriptor) -> Result<trust::Entry> {
     let status = status(file)?;
     Ok(trust::Entry { mode: status.st_mode.into(), owner: status.st_uid, links: status.st_nlink as u64 })
 }
@@ -60,43 +114,43 @@ fn effective_user() -> u32 {
 }
 
 /// fstatat(2), for a symbolic link itself.
-pub fn status_of(directory: i32, path: &CStr) -> Result<libc::stat> {
+pub fn status_of(directory: &Descriptor, path: &CStr) -> Result<libc::stat> {
     status_at(directory, path, libc::AT_SYMLINK_NOFOLLOW)
 }
 
 /// fstatat(2), for the target of a path.
 pub fn status_of_target(path: &CStr) -> Result<libc::stat> {
-    status_at(libc::AT_FDCWD, path, 0)
+    status_at(Descriptor::WORKING_DIRECTORY, path, 0)
 }
 
-fn status_at(directory: i32, path: &CStr, flags: i32) -> Result<libc::stat> {
+fn status_at(directory: &Descriptor, path: &CStr, flags: i32) -> Result<libc::stat> {
     // SAFETY: all zeroes is a `stat`; the kernel writes one.
     let mut status: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: as above; the kernel reads the path.
-    unsafe { call!(fstatat, directory, path.as_ptr(), &raw mut status, flags) }?;
+    unsafe { call!(fstatat, directory.0, path.as_ptr(), &raw mut status, flags) }?;
     Ok(status)
 }
 
 /// mkdirat(2) for the owner only.
-pub fn make_directory(directory: i32, path: &CStr) -> Result<()> {
+pub fn make_directory(directory: &Descriptor, path: &CStr) -> Result<()> {
     // SAFETY: the kernel reads the path.
-    unsafe { call!(mkdirat, directory, path.as_ptr(), 0o700) }.map(|_| ())
+    unsafe { call!(mkdirat, directory.0, path.as_ptr(), 0o700) }.map(|_| ())
 }
 
 /// unlinkat(2). Files that can't be removed are left to the next launch.
-pub fn unlink(directory: i32, path: &CStr, flags: i32) {
+pub fn unlink(directory: &Descriptor, path: &CStr, flags: i32) {
     // SAFETY: the kernel reads the path.
-    let _ = unsafe { call!(unlinkat, directory, path.as_ptr(), flags) };
+    let _ = unsafe { call!(unlinkat, directory.0, path.as_ptr(), flags) };
 }
 
 /// renameat(2) within a directory.
-pub fn rename(directory: i32, path: &CStr, new_path: &CStr) -> Result<()> {
+pub fn rename(directory: &Descriptor, path: &CStr, new_path: &CStr) -> Result<()> {
     // SAFETY: the kernel reads the paths.
-    unsafe { call!(renameat, directory, path.as_ptr(), directory, new_path.as_ptr()) }.map(|_| ())
+    unsafe { call!(renameat, directory.0, path.as_ptr(), directory.0, new_path.as_ptr()) }.map(|_| ())
 }
 
 /// Zeroes all bytes of a file, and keeps them reserved.
-pub fn make_zero(file: i32, bytes: u32) -> Result<()> {
+pub fn make_zero(file: &Descriptor, bytes: u32) -> Result<()> {
     if system::zero_range(file, bytes) {
         return Ok(());
     }
@@ -105,20 +159,20 @@ pub fn make_zero(file: i32, bytes: u32) -> Result<()> {
 }
 
 /// Sets a file's times, to the nanosecond. If that fails, the kernel's times remain.
-pub fn set_times(file: i32, since_epoch_ns: u64) {
+pub fn set_times(file: &Descriptor, since_epoch_ns: u64) {
     let (seconds, rest) = (since_epoch_ns / 1_000_000_000, since_epoch_ns % 1_000_000_000);
     let time = libc::timespec { tv_sec: seconds as libc::time_t, tv_nsec: rest as libc::c_long };
     let _ = system::set_times(file, &[time, time]);
 }
 
 /// Takes a write lock on the whole file, without waiting.
-pub fn take_lock(file: i32) -> Result<()> {
+pub fn take_lock(file: &Descriptor) -> Result<()> {
     // SAFETY: all zeroes is a `flock`: from the start, of any length.
     let mut lock: libc::flock = unsafe { core::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
     // SAFETY: the kernel reads one `struct flock`.
-    unsafe { call!(fcntl, file, libc::F_SETLK, &raw const lock) }.map(|_| ())
+    unsafe { call!(fcntl, file.0, libc::F_SETLK, &raw const lock) }.map(|_| ())
 }
 
 /// Reserves zeroed disk space for a file.
@@ -130,7 +184,7 @@ pub fn take_lock(file: i32) -> Result<()> {
 /// The kernel's error, or `EFBIG` if the process may not have files so large (`RLIMIT_FSIZE`). The
 /// limit is checked first: the kernel would send SIGXFSZ together with its error, which would kill
 /// the app.
-pub fn reserve(file: i32, bytes: u32) -> Result<()> {
+pub fn reserve(file: &Descriptor, bytes: u32) -> Result<()> {
     check_limit(bytes.into())?;
     fill(file, bytes)
 }
@@ -139,7 +193,7 @@ pub fn reserve(file: i32, bytes: u32) -> Result<()> {
 ///
 /// # Errors
 /// See [`reserve`].
-pub fn extend(file: i32, bytes: u64) -> Result<()> {
+pub fn extend(file: &Descriptor, bytes: u64) -> Result<()> {
     check_limit(bytes)?;
     truncate(file, bytes)
 }
@@ -152,7 +206,7 @@ fn check_limit(bytes: u64) -> Result<()> {
     if asked.is_ok() && limit.rlim_cur < bytes { Err(Errno(libc::EFBIG)) } else { Ok(()) }
 }
 
-fn fill(file: i32, bytes: u32) -> Result<()> {
+fn fill(file: &Descriptor, bytes: u32) -> Result<()> {
     if system::preallocate(file, bytes)? {
         return Ok(());
     }
@@ -170,22 +224,22 @@ fn fill(file: i32, bytes: u32) -> Result<()> {
 ///
 /// Only the kernel reads `bytes`, and fails if it is not mapped.
 #[inline(always)]
-pub fn write_at(file: i32, bytes: *const [u8], offset: u64) -> Result<usize> {
+pub fn write_at(file: &Descriptor, bytes: *const [u8], offset: u64) -> Result<usize> {
     // SAFETY: the kernel reads `bytes`.
-    unsafe { call!(pwrite, file, bytes.cast::<u8>(), bytes.len(), offset) }
+    unsafe { call!(pwrite, file.0, bytes.cast::<u8>(), bytes.len(), offset) }
 }
 
 /// pread(2); returns the number of bytes read, fewer at the end of the file.
 #[inline(always)]
-pub fn read_at(file: i32, into: &mut [u8], offset: u64) -> Result<usize> {
+pub fn read_at(file: &Descriptor, into: &mut [u8], offset: u64) -> Result<usize> {
     // SAFETY: the kernel writes at most `into.len()` bytes into it.
-    unsafe { call!(pread, file, into.as_mut_ptr(), into.len(), offset) }
+    unsafe { call!(pread, file.0, into.as_mut_ptr(), into.len(), offset) }
 }
 
 /// ftruncate(2).
-pub fn truncate(file: i32, length: u64) -> Result<()> {
+pub fn truncate(file: &Descriptor, length: u64) -> Result<()> {
     // SAFETY: no memory is touched.
-    unsafe { call!(ftruncate, file, length) }.map(|_| ())
+    unsafe { call!(ftruncate, file.0, length) }.map(|_| ())
 }
 
 /// Gets random bytes from the kernel. `false` if none are available (early boot).
@@ -325,14 +379,14 @@ unsafe fn map_anonymous(address: usize, size: usize) -> Result<usize> {
 }
 
 /// Maps `length` bytes of a file, shared with it, without read-ahead.
-pub fn map_file(file: i32, length: usize) -> Result<usize> {
+pub fn map_file(file: &Descriptor, length: usize) -> Result<usize> {
     map_shared(file, length).inspect(|at| read_nothing_ahead(*at, length))
 }
 
 /// Maps `length` bytes of a file, shared with it.
-pub fn map_shared(file: i32, length: usize) -> Result<usize> {
+pub fn map_shared(file: &Descriptor, length: usize) -> Result<usize> {
     // SAFETY: a new mapping touches nothing that exists.
-    unsafe { call!(mmap, 0, length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file, 0) }
+    unsafe { call!(mmap, 0, length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.0, 0) }
 }
 
 /// Maps a private page that the kernel zeros in a child that copies this process's memory.
@@ -353,10 +407,10 @@ pub fn map_wiped_on_fork() -> Result<usize> {
 ///
 /// # Safety
 /// The caller must own that mapping, and its users must be prepared for the file's contents.
-pub unsafe fn map_file_at(address: usize, file: i32, length: usize) -> Result<()> {
+pub unsafe fn map_file_at(address: usize, file: &Descriptor, length: usize) -> Result<()> {
     let flags = libc::MAP_SHARED | libc::MAP_FIXED;
     // SAFETY: by the contract.
-    unsafe { call!(mmap, address, length, libc::PROT_READ | libc::PROT_WRITE, flags, file, 0) }.map(|_| ())
+    unsafe { call!(mmap, address, length, libc::PROT_READ | libc::PROT_WRITE, flags, file.0, 0) }.map(|_| ())
 }
 
 /// Disables read-ahead for a file mapping.

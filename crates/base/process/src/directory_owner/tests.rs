@@ -9,7 +9,6 @@ use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 use super::{Hold, begin, forbids_locks};
-use crate::files::close;
 
 /// Held by tests that start a process and by tests in which closing a pipe must give up ownership:
 /// until its `exec`, a forked child keeps its parent's pipes open.
@@ -46,7 +45,7 @@ fn the_owner_keeps_the_directory_until_it_releases_it() {
     let first = begin(&path).unwrap();
     assert!(Hold::try_take(&path).unwrap().is_none());
     assert_eq!(names(folder.path()), ["held-0"], "who withdraws leaves nothing");
-    close(first);
+    drop(first);
     let second = Hold::try_take(&path).unwrap().expect("nobody has it");
     assert_eq!(names(folder.path()).len(), 1, "the first one's pipe is gone");
     assert!(Hold::try_take(&path).unwrap().is_none());

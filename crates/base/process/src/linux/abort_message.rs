@@ -80,7 +80,7 @@ impl AbortMessage {
 /// Finds the variable in the symbol table of a program with glibc linked in.
 #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
 mod static_program {
-    use crate::files::{close, open, read_at};
+    use crate::files::{Descriptor, open, read_at};
     use crate::memory::{u16_at, u32_at, u64_at};
 
     const NAME: &[u8] = b"\0__abort_msg\0";
@@ -100,7 +100,7 @@ mod static_program {
         /// Calls `found` with each piece and its offset in the part, until it returns a result.
         ///
         /// Pieces overlap by the length of a name.
-        fn search(self, file: i32, step: usize, found: impl Fn(&[u8], u64) -> Option<u64>) -> Option<u64> {
+        fn search(self, file: &Descriptor, step: usize, found: impl Fn(&[u8], u64) -> Option<u64>) -> Option<u64> {
             let mut bytes = [0; AT_ONCE];
             let size = self.size.min(MOST);
             let mut at = 0;
@@ -118,9 +118,8 @@ mod static_program {
 
     /// Returns the variable's address; `None` also for a stripped program.
     pub(super) fn find() -> Option<u64> {
-        let file = open(libc::AT_FDCWD, c"/proc/self/exe", libc::O_RDONLY, 0).ok()?;
-        let found = find_in(file);
-        close(file);
+        let file = open(Descriptor::WORKING_DIRECTORY, c"/proc/self/exe", libc::O_RDONLY, 0).ok()?;
+        let found = find_in(&file);
         // SAFETY: reads a word of the vector that the kernel gave the process.
         let entry = unsafe { libc::getauxval(libc::AT_ENTRY) };
         found.map(|(address, entry_in_file)| address.wrapping_add(entry.wrapping_sub(entry_in_file)))
@@ -129,7 +128,7 @@ mod static_program {
     /// Returns the addresses of the variable and of the entry point, as linked.
     ///
     /// ("System V ABI", chapter 4: file header, section headers, symbols.)
-    fn find_in(file: i32) -> Option<(u64, u64)> {
+    fn find_in(file: &Descriptor) -> Option<(u64, u64)> {
         const SYMBOLS: u32 = 2;
         let mut header = [0; 64];
         (read_at(file, &mut header, 0).ok()? == header.len() && header.starts_with(b"\x7fELF\x02\x01")).then_some(())?;

@@ -1,21 +1,22 @@
 //! The file and mapping functions that differ on Linux.
 
 use super::syscall::{Errno, Result, syscall};
+use crate::files::Descriptor;
 
 /// `MADV_POPULATE_WRITE`, asm-generic/mman-common.h: Linux 5.14, not in every libc's headers.
 pub(crate) const POPULATE: i32 = 23;
 /// Whether `POPULATE` guarantees present pages.
 pub(crate) const POPULATES: bool = true;
 
-pub(crate) fn set_times(file: i32, times: &[libc::timespec; 2]) -> Result<usize> {
+pub(crate) fn set_times(file: &Descriptor, times: &[libc::timespec; 2]) -> Result<usize> {
     // SAFETY: the kernel reads two 64-bit `timespec`s. Async-signal-safe: one system call.
-    unsafe { syscall!(libc::SYS_utimensat, file, 0_usize, times.as_ptr(), 0) }
+    unsafe { syscall!(libc::SYS_utimensat, file.number(), 0_usize, times.as_ptr(), 0) }
 }
 
 /// Reserves space for a file. `false` if the file system can't (`EOPNOTSUPP`).
-pub(crate) fn preallocate(file: i32, bytes: u32) -> Result<bool> {
+pub(crate) fn preallocate(file: &Descriptor, bytes: u32) -> Result<bool> {
     // SAFETY: no memory is touched. Async-signal-safe: one system call.
-    match unsafe { syscall!(libc::SYS_fallocate, file, 0, 0, bytes) } {
+    match unsafe { syscall!(libc::SYS_fallocate, file.number(), 0, 0, bytes) } {
         Err(Errno(libc::EOPNOTSUPP | libc::ENOSYS)) => Ok(false),
         other => other.map(|_| true),
     }
@@ -42,11 +43,11 @@ pub(crate) fn map_inaccessible(address: usize, length: usize) {
 }
 
 /// Zeroes the start of a file. `false` if the file system can't.
-pub(crate) fn zero_range(file: i32, bytes: u32) -> bool {
+pub(crate) fn zero_range(file: &Descriptor, bytes: u32) -> bool {
     /// `FALLOC_FL_ZERO_RANGE` (linux/falloc.h).
     const ZERO_RANGE: i32 = 0x10;
     // SAFETY: no memory is touched. Async-signal-safe: one system call.
-    unsafe { syscall!(libc::SYS_fallocate, file, ZERO_RANGE, 0, bytes) }.is_ok()
+    unsafe { syscall!(libc::SYS_fallocate, file.number(), ZERO_RANGE, 0, bytes) }.is_ok()
 }
 
 pub(crate) fn random(into: &mut [u8; 16]) -> bool {

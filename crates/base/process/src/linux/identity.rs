@@ -3,6 +3,7 @@
 use super::proc_files::{decimal, read_file, read_link};
 use super::syscall::{Errno, Result, syscall};
 use super::threads::{now, now_by_library, process_id};
+use crate::files::Descriptor;
 use crate::path::Path;
 use crate::process_identity::ProcessIdentity;
 use core::ffi::{CStr, c_char};
@@ -75,7 +76,7 @@ fn pid_namespace() -> Option<u64> {
 /// Returns the boot id, written as 32 hexadecimal digits with hyphens in between.
 fn boot_id() -> Option<[u8; 16]> {
     let mut text = [0; 64];
-    let length = read_file(libc::AT_FDCWD, c"/proc/sys/kernel/random/boot_id", &mut text).ok()?;
+    let length = read_file(Descriptor::WORKING_DIRECTORY, c"/proc/sys/kernel/random/boot_id", &mut text).ok()?;
     let mut digits = text.get(..length)?.iter().filter_map(|byte| char::from(*byte).to_digit(16));
     let mut id = [0; 16];
     for byte in &mut id {
@@ -86,7 +87,7 @@ fn boot_id() -> Option<[u8; 16]> {
 
 fn read_stat(path: &CStr) -> Result<Stat> {
     let mut text = [0; 1024];
-    let length = read_file(libc::AT_FDCWD, path, &mut text)?;
+    let length = read_file(Descriptor::WORKING_DIRECTORY, path, &mut text)?;
     text.get(..length).and_then(parse_stat).ok_or(Errno(libc::ENODATA))
 }
 

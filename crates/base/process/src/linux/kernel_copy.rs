@@ -3,7 +3,7 @@
 //! A bad address is an error of the system call and not a fault.
 
 use super::syscall::{Errno, Result, syscall};
-use crate::files::{close, open, read_at};
+use crate::files::{Descriptor, File, open, read_at};
 use crate::memory::{Memory, Unreadable};
 
 /// Whether this process may currently read, or write, the byte at `address`.
@@ -70,31 +70,24 @@ pub(crate) unsafe fn copy_own(from: usize, to: usize, length: usize) -> Result<(
 /// the same for files that are not in memory, if the process may not write them.)
 #[derive(Debug)]
 pub struct PresentPages {
-    file: i32,
+    file: Option<File>,
     page_size: u64,
 }
 
 impl PresentPages {
     /// Opens the file. If it can't be opened, no page is present. Async-signal-safe.
     pub fn open(page_size: u32) -> PresentPages {
-        let file = open(libc::AT_FDCWD, c"/proc/self/pagemap", libc::O_RDONLY, 0).unwrap_or(-1);
+        let file = open(Descriptor::WORKING_DIRECTORY, c"/proc/self/pagemap", libc::O_RDONLY, 0).ok();
         PresentPages { file, page_size: page_size.into() }
     }
 
     /// Whether the page that contains `address` is present.
     pub fn contains(&self, address: u64) -> bool {
         const PRESENT: u64 = 1 << 63;
+        let Some(file) = &self.file else { return false };
         let mut entry = [0; 8];
         let at = address.checked_div(self.page_size).unwrap_or(0).saturating_mul(8);
-        read_at(self.file, &mut entry, at) == Ok(8) && u64::from_ne_bytes(entry) & PRESENT != 0
-    }
-}
-
-impl Drop for PresentPages {
-    fn drop(&mut self) {
-        if self.file >= 0 {
-            close(self.file);
-        }
+        read_at(file, &mut entry, at) == Ok(8) && u64::from_ne_bytes(entry) & PRESENT != 0
     }
 }
 

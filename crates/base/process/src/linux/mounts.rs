@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::proc_files::decimal;
 use super::syscall::syscall;
-use crate::files::{close, open};
+use crate::files::{Descriptor, open};
 
 /// File systems without a block device that need no server.
 ///
@@ -54,7 +54,8 @@ pub fn needs_server(device: u64) -> bool {
 }
 
 fn is_local(minor: u64) -> bool {
-    let Ok(file) = open(libc::AT_FDCWD, c"/proc/self/mountinfo", libc::O_RDONLY | libc::O_CLOEXEC, 0) else {
+    let Ok(file) = open(Descriptor::WORKING_DIRECTORY, c"/proc/self/mountinfo", libc::O_RDONLY | libc::O_CLOEXEC, 0)
+    else {
         return false;
     };
     let mut line = Line { bytes: [0; LINE], length: 0 };
@@ -62,7 +63,9 @@ fn is_local(minor: u64) -> bool {
     let mut buffer = [0; 1024];
     while found.is_none() {
         // SAFETY: the kernel writes at most that many bytes. Async-signal-safe: one system call.
-        let Ok(count) = (unsafe { syscall!(libc::SYS_read, file, buffer.as_mut_ptr(), buffer.len()) }) else { break };
+        let Ok(count) = (unsafe { syscall!(libc::SYS_read, file.number(), buffer.as_mut_ptr(), buffer.len()) }) else {
+            break;
+        };
         if count == 0 {
             break;
         }
@@ -78,7 +81,6 @@ fn is_local(minor: u64) -> bool {
             line.length = 0;
         }
     }
-    close(file);
     found.unwrap_or(false)
 }
 

@@ -3,26 +3,24 @@
 use core::ffi::CStr;
 
 use super::syscall::{Errno, Result, syscall};
-use crate::files::{close, open};
+use crate::files::{Descriptor, open};
 
 /// Reads the start of a file below `directory`; returns the number of bytes.
-pub(crate) fn read_file(directory: i32, path: &CStr, into: &mut [u8]) -> Result<usize> {
+pub(crate) fn read_file(directory: &Descriptor, path: &CStr, into: &mut [u8]) -> Result<usize> {
     let file = open(directory, path, libc::O_RDONLY, 0)?;
     let mut filled = 0;
-    let outcome = loop {
-        let Some(rest) = into.get_mut(filled..).filter(|rest| !rest.is_empty()) else { break Ok(filled) };
+    loop {
+        let Some(rest) = into.get_mut(filled..).filter(|rest| !rest.is_empty()) else { return Ok(filled) };
         // SAFETY: the kernel writes at most `rest.len()` bytes into it. Async-signal-safe: one
         // system call.
-        match unsafe { syscall!(libc::SYS_read, file, rest.as_mut_ptr(), rest.len()) } {
+        match unsafe { syscall!(libc::SYS_read, file.number(), rest.as_mut_ptr(), rest.len()) } {
             // A file with one record returns all of it at once.
-            Ok(count) if count < rest.len() => break Ok(filled.saturating_add(count)),
+            Ok(count) if count < rest.len() => return Ok(filled.saturating_add(count)),
             Ok(count) => filled = filled.saturating_add(count),
             Err(Errno::INTR) => {}
-            Err(error) => break Err(error),
+            Err(error) => return Err(error),
         }
-    };
-    close(file);
-    outcome
+    }
 }
 
 /// Returns the target of a link, as far as it fits; empty if it can't be read.

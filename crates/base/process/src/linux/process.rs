@@ -8,6 +8,7 @@ use super::proc_files::read_file;
 use super::stop_the_world::futex::{self, Reach};
 use super::syscall::{Errno, syscall};
 use super::threads::{monotonic_now, process_id};
+use crate::files::Descriptor;
 use crate::path::Path;
 
 /// Returns the parent's process id.
@@ -24,7 +25,7 @@ pub fn process_name(pid: u32) -> [u64; 2] {
     let mut name = [0; 16];
     if pid != 0 && !has_seccomp_filter() {
         let path = Path::new().push(b"/proc/").push_decimal(pid).push(b"/comm");
-        let length = read_file(libc::AT_FDCWD, path.as_c_str(), &mut name).unwrap_or(0);
+        let length = read_file(Descriptor::WORKING_DIRECTORY, path.as_c_str(), &mut name).unwrap_or(0);
         if let Some(end) = name.iter().position(|byte| *byte == b'\n').or(Some(length)) {
             name.iter_mut().skip(end).for_each(|byte| *byte = 0);
         }

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use super::proc_files::{self, decimal};
 use super::syscall::{Errno, Result, syscall};
 use crate::descriptor::OwnedDescriptor;
-use crate::files::{close, open, status};
+use crate::files::{Descriptor, File, open, status};
 use crate::memory::Memory;
 use crate::path::Path;
 use crate::process_mark::ProcessMark;
@@ -225,16 +225,20 @@ pub struct TaskDirectory {
     process: ProcessMark,
 }
 
-/// A current descriptor of a task directory, and whether it was opened only for this use.
-struct Current {
-    descriptor: i32,
-    borrowed: bool,
+/// A current descriptor of a task directory.
+enum Current<'d> {
+    Kept(&'d Descriptor),
+    /// Opened only for this use.
+    Fresh(File),
 }
 
-impl Drop for Current {
-    fn drop(&mut self) {
-        if !self.borrowed {
-            close(self.descriptor);
+impl core::ops::Deref for Current<'_> {
+    type Target = Descriptor;
+
+    fn deref(&self) -> &Descriptor {
+        match self {
+            Current::Kept(descriptor) => descriptor,
+            Current::Fresh(file) => file,
         }
     }
 }
@@ -267,7 +271,7 @@ impl TaskDirectory {
     }
 
     /// Returns the kept descriptor, if it is still ours.
-    pub fn descriptor(&self) -> Option<i32> {
+    pub fn descriptor(&self) -> Option<&Descriptor> {
         self.descriptor.as_ref()?.verified()
     }
 
@@ -282,13 +286,13 @@ impl TaskDirectory {
     ///
     /// After fork the kept one shows the parent's threads, and some apps close every descriptor
     /// that they don't know.
-    fn current(&self) -> Result<Current> {
+    fn current(&self) -> Result<Current<'_>> {
         if self.process.is_caller(process_id())
             && let Some(descriptor) = self.descriptor()
         {
-            return Ok(Current { descriptor, borrowed: true });
+            return Ok(Current::Kept(descriptor));
         }
-        Ok(Current { descriptor: open_task()?, borrowed: false })
+        open_task().map(Current::Fresh)
     }
 
     /// Calls `each` with the id of every thread of this process, including the caller.
@@ -304,7 +308,7 @@ impl TaskDirectory {
             Err(error) => return Listing { found: 0, error: Some(error) },
         };
         // SAFETY: lseek touches no memory. Async-signal-safe: one system call.
-        if let Err(error) = unsafe { syscall!(libc::SYS_lseek, current.descriptor, 0, libc::SEEK_SET) } {
+        if let Err(error) = unsafe { syscall!(libc::SYS_lseek, current.number(), 0, libc::SEEK_SET) } {
             listing.error = Some(error);
             return listing;
         }
@@ -313,7 +317,7 @@ impl TaskDirectory {
             let into = buffer.0.as_mut_ptr();
             // SAFETY: the kernel writes at most BUFFER bytes into the buffer. Async-signal-safe:
             // one system call.
-            let read = unsafe { syscall!(libc::SYS_getdents64, current.descriptor, into, BUFFER) };
+            let read = unsafe { syscall!(libc::SYS_getdents64, current.number(), into, BUFFER) };
             let filled = match read {
                 Ok(0) => return listing,
                 Ok(filled) => filled,
@@ -354,7 +358,7 @@ impl TaskDirectory {
     /// The error of open or fstat.
     pub fn count(&self) -> Result<usize> {
         let current = self.current()?;
-        let links = status(current.descriptor)?.st_nlink as usize;
+        let links = status(&current)?.st_nlink as usize;
         Ok(links.saturating_sub(2))
     }
 
@@ -396,7 +400,7 @@ impl TaskDirectory {
     /// Reads the start of `/proc/self/task/TID/NAME`; returns the number of bytes.
     fn read_file(&self, tid: Tid, name: &[u8], into: &mut [u8]) -> Result<usize> {
         let path = Path::new().push_decimal(tid.unsigned_abs()).push(b"/").push(name);
-        proc_files::read_file(self.current()?.descriptor, path.as_c_str(), into)
+        proc_files::read_file(&*self.current()?, path.as_c_str(), into)
     }
 }
 
@@ -500,8 +504,8 @@ pub(crate) fn now(clock: i32) -> u64 {
     (now[0] as u64).wrapping_mul(1_000_000_000).wrapping_add(now[1] as u64)
 }
 
-fn open_task() -> Result<i32> {
-    open(libc::AT_FDCWD, c"/proc/self/task", libc::O_RDONLY | libc::O_DIRECTORY, 0)
+fn open_task() -> Result<File> {
+    open(Descriptor::WORKING_DIRECTORY, c"/proc/self/task", libc::O_RDONLY | libc::O_DIRECTORY, 0)
 }
 
 /// Parses the name of a thread's directory, which ends with a NUL; `None` for anything else.

@@ -12,7 +12,7 @@ use core::ffi::CStr;
 use super::proc_files::{decimal, read_file};
 use super::syscall::syscall;
 use super::tracer;
-use crate::files::{close, open, status};
+use crate::files::{Descriptor, File, open, status};
 use crate::path::PathOf;
 
 /// Measurements of the process. See the module. Each is `None` if the system doesn't report it.
@@ -68,7 +68,7 @@ pub struct MemoryCgroup {
 /// reads one of its threads.
 pub fn debugged() -> Option<bool> {
     let helpers = tracer::ended_helpers();
-    is_debugged(read_into(libc::AT_FDCWD, c"/proc/self/status", &mut [0; 2048]), helpers)
+    is_debugged(read_into(Descriptor::WORKING_DIRECTORY, c"/proc/self/status", &mut [0; 2048]), helpers)
 }
 
 /// Evaluates `status`, which was read when `helpers` had exited.
@@ -82,39 +82,36 @@ impl Vitals {
     pub fn read() -> Vitals {
         let mut text = [0; 2048];
         let helpers = tracer::ended_helpers();
-        let status = read_into(libc::AT_FDCWD, c"/proc/self/status", &mut text);
+        let status = read_into(Descriptor::WORKING_DIRECTORY, c"/proc/self/status", &mut text);
         let kibibytes = |line: &[u8]| decimal(line.trim_ascii().strip_suffix(b" kB")?)?.checked_mul(1024);
         let memory_used = value(status, b"VmRSS:").and_then(kibibytes);
         let debugged = is_debugged(status, helpers);
         let directory = CgroupDirectory::of_this_process();
-        let vitals = Vitals {
+        Vitals {
             memory_used,
             debugged,
-            oom_score_adj: signed(read_into(libc::AT_FDCWD, c"/proc/self/oom_score_adj", &mut [0; 32])),
-            memory_pressure: directory
-                .as_ref()
-                .and_then(CgroupDirectory::pressure)
-                .or_else(|| pressure(read_into(libc::AT_FDCWD, c"/proc/pressure/memory", &mut [0; 256]))),
+            oom_score_adj: signed(read_into(Descriptor::WORKING_DIRECTORY, c"/proc/self/oom_score_adj", &mut [0; 32])),
+            memory_pressure: directory.as_ref().and_then(CgroupDirectory::pressure).or_else(|| {
+                pressure(read_into(Descriptor::WORKING_DIRECTORY, c"/proc/pressure/memory", &mut [0; 256]))
+            }),
             machine_oom_kills: machine_oom_kills(),
             cpu_used_ms: cpu_used_ms(),
             cpu_limit_s: cpu_limit_s(),
             cgroup: directory.as_ref().map(CgroupDirectory::read),
-        };
-        if let Some(directory) = directory {
-            close(directory.file);
         }
-        vitals
     }
 }
 
 /// Reads [`Vitals::machine_oom_kills`].
 pub fn machine_oom_kills() -> Option<u64> {
-    let file = open(libc::AT_FDCWD, c"/proc/vmstat", libc::O_RDONLY | libc::O_CLOEXEC, 0).ok()?;
+    let file = open(Descriptor::WORKING_DIRECTORY, c"/proc/vmstat", libc::O_RDONLY | libc::O_CLOEXEC, 0).ok()?;
     let (mut text, mut kept, mut found) = ([0; 1024], 0_usize, None);
     while let Some(rest) = text.get_mut(kept..).filter(|rest| !rest.is_empty() && found.is_none()) {
         // SAFETY: the kernel writes at most `rest.len()` bytes into it. Async-signal-safe: one
         // system call.
-        let Ok(count) = (unsafe { syscall!(libc::SYS_read, file, rest.as_mut_ptr(), rest.len()) }) else { break };
+        let Ok(count) = (unsafe { syscall!(libc::SYS_read, file.number(), rest.as_mut_ptr(), rest.len()) }) else {
+            break;
+        };
         if count == 0 {
             break;
         }
@@ -126,13 +123,12 @@ pub fn machine_oom_kills() -> Option<u64> {
         text.copy_within(end..filled, 0);
         kept = filled.saturating_sub(end);
     }
-    close(file);
     found
 }
 
 /// The open directory of a memory cgroup.
 struct CgroupDirectory {
-    file: i32,
+    file: File,
     is_v2: bool,
 }
 
@@ -142,7 +138,7 @@ impl CgroupDirectory {
     /// `None` if there is no memory controller, or its files are not mounted in the usual place.
     fn of_this_process() -> Option<CgroupDirectory> {
         let mut text = [0; 1024];
-        let groups = read_into(libc::AT_FDCWD, c"/proc/self/cgroup", &mut text);
+        let groups = read_into(Descriptor::WORKING_DIRECTORY, c"/proc/self/cgroup", &mut text);
         if let Some(path) = memory_path(groups, false) {
             return Self::open(b"/sys/fs/cgroup/memory", path, false);
         }
@@ -157,7 +153,7 @@ impl CgroupDirectory {
         }
         let path = PathOf::<MAX_PATH>::new().push(mount).push(path);
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        let file = open(libc::AT_FDCWD, path.as_c_str(), flags, 0).ok()?;
+        let file = open(Descriptor::WORKING_DIRECTORY, path.as_c_str(), flags, 0).ok()?;
         Some(CgroupDirectory { file, is_v2 })
     }
 
@@ -169,11 +165,11 @@ impl CgroupDirectory {
         /// More memory than any machine has: version 1 reports such a number if there is no limit.
         const NO_LIMIT: u64 = 1 << 60;
         let mut text = [0; 256];
-        let number = |name| decimal(read_into(self.file, name, &mut [0; 32]).trim_ascii());
-        let events = read_into(self.file, events, &mut text);
+        let number = |name| decimal(read_into(&self.file, name, &mut [0; 32]).trim_ascii());
+        let events = read_into(&self.file, events, &mut text);
         let hits = if self.is_v2 { counter(events, b"max") } else { number(c"memory.failcnt") };
         MemoryCgroup {
-            id: status(self.file).map_or(0, |status| status.st_ino as u64),
+            id: status(&self.file).map_or(0, |status| status.st_ino as u64),
             oom_kills: counter(events, b"oom_kill"),
             limit: number(max).filter(|limit| *limit < NO_LIMIT),
             peak: number(peak),
@@ -184,17 +180,17 @@ impl CgroupDirectory {
 
     fn processes(&self) -> Option<u32> {
         let mut text = [0; 1024];
-        let list = read_into(self.file, c"cgroup.procs", &mut text);
+        let list = read_into(&self.file, c"cgroup.procs", &mut text);
         (!list.is_empty()).then(|| list.iter().filter(|byte| **byte == b'\n').count() as u32)
     }
 
     fn pressure(&self) -> Option<u16> {
-        pressure(read_into(self.file, c"memory.pressure", &mut [0; 256]))
+        pressure(read_into(&self.file, c"memory.pressure", &mut [0; 256]))
     }
 }
 
 /// Returns the start of a file below `directory`; empty if it can't be read.
-fn read_into<'t>(directory: i32, path: &CStr, into: &'t mut [u8]) -> &'t [u8] {
+fn read_into<'t>(directory: &Descriptor, path: &CStr, into: &'t mut [u8]) -> &'t [u8] {
     let length = read_file(directory, path, into).unwrap_or(0);
     into.get(..length).unwrap_or_default()
 }

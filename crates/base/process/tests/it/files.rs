@@ -2,23 +2,23 @@
 #![cfg(unix)]
 
 use coroner_process::descriptor::OwnedDescriptor;
-use coroner_process::files::{close, open, status};
+use coroner_process::files::{Descriptor, File, open, status};
 use coroner_process::path::Path;
 
 #[test]
 fn a_descriptor_is_used_only_while_it_is_the_same_file() {
-    let open = |path| open(libc::AT_FDCWD, path, libc::O_RDONLY, 0).unwrap();
+    let open = |path| open(Descriptor::WORKING_DIRECTORY, path, libc::O_RDONLY, 0).unwrap();
     let owned = OwnedDescriptor::adopt(open(c"/dev/null")).unwrap();
-    let number = owned.verified().unwrap();
+    let number = owned.verified().unwrap().number();
     assert!(number > 100, "{number}");
     let other = open(c"/dev/zero");
     // SAFETY: no memory is touched.
-    assert_eq!(unsafe { libc::dup2(other, number) }, number);
-    assert_eq!(owned.verified(), None);
+    assert_eq!(unsafe { libc::dup2(other.number(), number) }, number);
+    assert!(owned.verified().is_none());
     owned.close();
-    assert!(status(number).is_ok(), "what the app put there stays open");
-    close(number);
-    close(other);
+    // SAFETY: this test's own.
+    let file = unsafe { File::from_number(number) };
+    assert!(status(&file).is_ok(), "what the app put there stays open");
 }
 
 #[test]

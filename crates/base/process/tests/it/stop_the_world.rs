@@ -973,7 +973,7 @@ fn threads_are_listed_when_no_descriptor_is_free_and_after_all_were_closed() {
     let count = 4 + strangers().len();
     assert_eq!(tasks.list(&mut |_| ()), Listing { found: count, error: None });
     // An app that closes unknown descriptors, and opens a directory of its own at that number.
-    let kept = tasks.descriptor().unwrap();
+    let kept = tasks.descriptor().unwrap().number();
     // SAFETY: closes and opens descriptors of this test.
     unsafe {
         let another = libc::open(c"/proc/self/fd".as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY);

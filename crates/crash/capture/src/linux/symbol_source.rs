@@ -3,7 +3,7 @@
 
 use core::ffi::CStr;
 
-use coroner_process::files::{self, close};
+use coroner_process::files::{self, Descriptor, File};
 use coroner_process::images::{DELETED_MARK, FileId, Image, ImageKind, Mapping};
 use coroner_process::memory::Memory;
 use coroner_process::mounts;
@@ -22,7 +22,7 @@ const SECTIONS: core::ops::Range<usize> = 40..64;
 /// A file that is open during one image's scan.
 #[derive(Debug)]
 pub(crate) struct Source {
-    file: Option<i32>,
+    file: Option<File>,
     mapped: Extent,
 }
 
@@ -34,9 +34,7 @@ impl Source {
 
     /// Releases what is open.
     pub(crate) fn close(&mut self) {
-        if let Some(file) = self.file.take() {
-            close(file);
-        }
+        drop(self.file.take());
         let mapped = core::mem::replace(&mut self.mapped, Extent { address: 0, size: 0 });
         if mapped.size > 0 {
             // SAFETY: a mapping of `open`'s own, which nothing refers to any more.
@@ -214,20 +212,20 @@ impl Source {
         // Whatever the path leads to by now: opening it neither blocks nor becomes this process's
         // terminal.
         let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
-        let file = files::open(libc::AT_FDCWD, path, flags, 0)?;
+        let file = files::open(Descriptor::WORKING_DIRECTORY, path, flags, 0)?;
+        let number = file.number();
         self.file = Some(file);
         // SAFETY: no memory is touched. Async-signal-safe: one system call.
-        let size = unsafe { syscall!(libc::SYS_lseek, file, 0, libc::SEEK_END) };
+        let size = unsafe { syscall!(libc::SYS_lseek, number, 0, libc::SEEK_END) };
         let (protection, kind) = (libc::PROT_READ, libc::MAP_PRIVATE);
         // SAFETY: a new mapping at an address of the kernel's choice. It is read through guarded
         // loads only: the file may be truncated in the meantime. Async-signal-safe: one system
         // call.
-        let mapped =
-            size.and_then(|size| Ok((unsafe { syscall!(libc::SYS_mmap, 0, size, protection, kind, file, 0) }?, size)));
-        // Cleared first: the deadline may interrupt this here, and a descriptor that is closed
+        let mapped = size
+            .and_then(|size| Ok((unsafe { syscall!(libc::SYS_mmap, 0, size, protection, kind, number, 0) }?, size)));
+        // Taken first: the deadline may interrupt this here, and a descriptor that is closed
         // twice may be another file's by then.
-        self.file = None;
-        close(file);
+        drop(self.file.take());
         let (address, size) = mapped?;
         self.mapped = Extent { address: address as u64, size: size as u64 };
         Ok(())

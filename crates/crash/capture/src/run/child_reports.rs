@@ -12,7 +12,7 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use coroner_process::files::{self, close};
+use coroner_process::files::{self, Descriptor};
 use coroner_process::path::Path;
 use coroner_process::process;
 use coroner_process::syscall::{Errno, Result};
@@ -198,7 +198,7 @@ impl ChildReports {
             change(status::CLOSED, status::FREE);
             return false;
         }
-        files::unlink(libc::AT_FDCWD, path(store, id).as_c_str(), 0);
+        files::unlink(Descriptor::WORKING_DIRECTORY, path(store, id).as_c_str(), 0);
         true
     }
 }
@@ -216,12 +216,11 @@ fn create(store: &CStr, id: &[u8; 16], sizes: &Sizes, state_size: usize) -> Resu
     let length = sizes.offset(sizes.slots());
     let header = [MAGIC, sizes.slots() as u32, sizes.report as u32, sizes.state as u32, state_size as u32];
     let path = path(store, id);
-    let file = files::open(libc::AT_FDCWD, path.as_c_str(), NEW | libc::O_NOFOLLOW, 0o600)?;
+    let file = files::open(Descriptor::WORKING_DIRECTORY, path.as_c_str(), NEW | libc::O_NOFOLLOW, 0o600)?;
     let words = core::ptr::slice_from_raw_parts((&raw const header).cast::<u8>(), size_of_val(&header));
     // The header is on disk then, so that no child finds out that there is no room for it.
-    let mapped = files::extend(file, length as u64)
-        .and_then(|()| files::write_at(file, words, 0))
-        .and_then(|_| files::map_file(file, length));
-    close(file);
-    mapped.inspect_err(|_| files::unlink(libc::AT_FDCWD, path.as_c_str(), 0))
+    let mapped = files::extend(&file, length as u64)
+        .and_then(|()| files::write_at(&file, words, 0))
+        .and_then(|_| files::map_file(&file, length));
+    mapped.inspect_err(|_| files::unlink(Descriptor::WORKING_DIRECTORY, path.as_c_str(), 0))
 }

@@ -4,7 +4,7 @@
 use core::ffi::CStr;
 
 use coroner_process::descriptor::OwnedDescriptor;
-use coroner_process::files::{self, close};
+use coroner_process::files;
 use coroner_process::path::Path;
 use coroner_process::syscall::{Errno, Result};
 #[cfg(not(target_vendor = "apple"))]
@@ -106,9 +106,12 @@ impl OpenedReport {
         let path = Path::new().push(b"report-").push_decimal(number);
         // The last file is reused.
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
-        let descriptor = open(&directory, path.as_c_str(), flags, 0o600)?;
-        let owned = OwnedDescriptor::here(descriptor).inspect_err(|_| close(descriptor))?;
-        let file = ReportFile::map(descriptor, place.reserve).inspect_err(|_| owned.close())?;
+        let opened = open(&directory, path.as_c_str(), flags, 0o600)?;
+        let file = ReportFile::map(&opened, place.reserve)?;
+        let owned = OwnedDescriptor::here(opened).inspect_err(|_| {
+            // SAFETY: mapped above, and nobody uses it.
+            unsafe { file.unmap() }
+        })?;
         Ok(OpenedReport { file, kind: OpenedKind::ForSession(owned), ..Self::first(place.run) })
     }
 
@@ -172,10 +175,10 @@ impl OpenedReport {
             OpenedKind::ForSession(descriptor) => {
                 // SAFETY: mapped for this session, whose last use of the report this is.
                 unsafe { self.file.unmap() };
-                if let Some(number) = descriptor.verified() {
-                    let _ = files::truncate(number, report.committed() as u64);
-                    close(number);
+                if let Some(file) = descriptor.verified() {
+                    let _ = files::truncate(file, report.committed() as u64);
                 }
+                descriptor.close();
                 place.run.restore_state(place.store);
             }
             OpenedKind::ChildRun(run) => {
@@ -200,14 +203,9 @@ fn persist(place: &Place<'_>, report: &ReportWriter) -> core::result::Result<(),
     // mapped ones, and must not be truncated.
     let flags = libc::O_RDWR | libc::O_CREAT;
     // Each step has its own code: the crash path must not call through a pointer.
-    let lock = open(&directory, c"lock", flags, 0o600).map_err(at(RunStep::Lock))?;
-    close(lock);
+    open(&directory, c"lock", flags, 0o600).map_err(at(RunStep::Lock))?;
     let file = open(&directory, c"report", flags, 0o600).map_err(at(RunStep::Report))?;
-    let written = report.file().persist(file, report.committed());
-    close(file);
-    written.map_err(at(RunStep::Report))?;
+    report.file().persist(&file, report.committed()).map_err(at(RunStep::Report))?;
     let file = open(&directory, c"state", flags, 0o600).map_err(at(RunStep::State))?;
-    let written = write_all(file, run.state_bytes());
-    close(file);
-    written.map_err(at(RunStep::State))
+    write_all(&file, run.state_bytes()).map_err(at(RunStep::State))
 }

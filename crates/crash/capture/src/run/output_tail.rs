@@ -10,7 +10,7 @@
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use coroner_process::descriptor::OwnedDescriptor;
-use coroner_process::files::{open, read_at, status};
+use coroner_process::files::{Descriptor, open, read_at, status};
 use coroner_report::wire::AppMemory;
 
 #[cfg(not(target_vendor = "apple"))]
@@ -37,17 +37,24 @@ static BEFORE: [AtomicU64; COUNT] = [const { AtomicU64::new(0) }; COUNT];
 pub fn keep_output() {
     for (((number, path, _), kept), before) in OUTPUTS.iter().zip(&KEPT).zip(&BEFORE) {
         if kept.load(Ordering::Relaxed) == -1
-            && let Ok(status) = status(*number)
+            && let Ok(status) = status(borrow(number))
             && status.st_mode & libc::S_IFMT == libc::S_IFREG
-            && let Ok(file) = open(libc::AT_FDCWD, path, libc::O_RDONLY, 0).and_then(OwnedDescriptor::adopt)
+            && let Ok(file) =
+                open(Descriptor::WORKING_DIRECTORY, path, libc::O_RDONLY, 0).and_then(OwnedDescriptor::adopt)
         {
             // SAFETY: no memory is touched.
             let flags = unsafe { libc::fcntl(*number, libc::F_GETFL) };
             let appends = flags != -1 && flags & libc::O_APPEND != 0;
             before.store(if appends { status.st_size as u64 } else { 0 }, Ordering::Relaxed);
-            kept.store(file.opened_at(), Ordering::Release);
+            kept.store(file.opened_at().number(), Ordering::Release);
         }
     }
+}
+
+/// Borrows a descriptor of the app's, or one that the app may have replaced.
+fn borrow(number: &i32) -> &Descriptor {
+    // SAFETY: used only to get a file's status, and to read at an offset, which changes nothing.
+    unsafe { Descriptor::borrow_raw(number) }
 }
 
 /// Reads the end of output `number` into `into`, and returns it with the output's total size.
@@ -56,8 +63,9 @@ pub fn keep_output() {
 pub(crate) fn read(number: usize, into: &mut [u8]) -> Option<AppMemory<'_>> {
     let (output, _, name) = OUTPUTS.get(number)?;
     let kept = KEPT.get(number)?.load(Ordering::Acquire);
-    let (file, now) = (status(kept).ok()?, status(*output).ok()?);
-    if kept < 0 || (file.st_dev, file.st_ino) != (now.st_dev, now.st_ino) {
+    let kept = borrow(&kept);
+    let (file, now) = (status(kept).ok()?, status(borrow(output)).ok()?);
+    if (file.st_dev, file.st_ino) != (now.st_dev, now.st_ino) {
         return None;
     }
     let whole = u64::try_from(file.st_size).ok()?;

@@ -15,7 +15,8 @@ use core::sync::atomic::AtomicU32;
 use coroner_process::syscall::{Errno, Result};
 use coroner_report::wire::{Encoder, FILE_PREFIX, FRAME_HEADER_LEN, SectionKind, seal};
 
-use coroner_process::{files, memory};
+use coroner_process::files::{self, Descriptor};
+use coroner_process::memory;
 
 /// Size in bytes of the buffer in which a section is encoded. The largest single element (a thread
 /// with its registers and frames, an image) is far smaller.
@@ -44,15 +45,15 @@ pub(crate) struct ReportFile {
 }
 
 impl ReportFile {
-    /// Maps the open file `descriptor`, new and empty, with `capacity` bytes of disk, and leaves
+    /// Maps an open file, new and empty, with `capacity` bytes of disk, and leaves
     /// the descriptor open.
     ///
     /// # Errors
     /// The kernel's error: `ENOSPC`, `EDQUOT` or `EFBIG` if the bytes are not available; `ENODEV`
     /// if the file system can't map files.
-    pub(crate) fn map(descriptor: i32, capacity: u32) -> Result<ReportFile> {
-        files::reserve(descriptor, capacity)?;
-        let address = files::map_file(descriptor, capacity as usize)?;
+    pub(crate) fn map(file: &Descriptor, capacity: u32) -> Result<ReportFile> {
+        files::reserve(file, capacity)?;
+        let address = files::map_file(file, capacity as usize)?;
         Ok(ReportFile { address, capacity: capacity as usize, is_file: true })
     }
 
@@ -125,22 +126,22 @@ impl ReportFile {
         }
     }
 
-    /// Writes the first `length` bytes to a descriptor that the caller has just opened.
+    /// Writes the first `length` bytes to a file that the caller has just opened.
     ///
     /// # Errors
     /// The kernel's error; `EIO` for a write of zero bytes.
-    pub(crate) fn persist(&self, descriptor: i32, length: usize) -> Result<()> {
+    pub(crate) fn persist(&self, file: &Descriptor, length: usize) -> Result<()> {
         let bytes = core::ptr::slice_from_raw_parts(self.address as *const u8, length.min(self.capacity));
-        write_all(descriptor, bytes)
+        write_all(file, bytes)
     }
 }
 
 /// Writes all of `bytes`, which only the kernel reads, to the start of a file.
-pub(crate) fn write_all(descriptor: i32, bytes: *const [u8]) -> Result<()> {
+pub(crate) fn write_all(file: &Descriptor, bytes: *const [u8]) -> Result<()> {
     let mut offset = 0_usize;
     while offset < bytes.len() {
         let rest = core::ptr::slice_from_raw_parts(bytes.cast::<u8>().wrapping_add(offset), bytes.len() - offset);
-        match files::write_at(descriptor, rest, offset as u64) {
+        match files::write_at(file, rest, offset as u64) {
             Ok(0) => return Err(Errno(libc::EIO)),
             Ok(count) => offset = offset.saturating_add(count),
             Err(Errno::INTR) => {}

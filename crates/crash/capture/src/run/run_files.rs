@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use coroner_process::descriptor::OwnedDescriptor;
 use coroner_process::directory_owner;
 use coroner_process::file_mirror::FileMirror;
-use coroner_process::files::{self, close, status};
+use coroner_process::files::{self, Descriptor, File, status};
 use coroner_process::path::{LongPath, Path};
 use coroner_process::syscall::{Errno, Result};
 use coroner_process::threads::{clocks, process_id, wall_now};
@@ -116,53 +116,47 @@ pub(crate) fn at(step: RunStep) -> impl Fn(Errno) -> RunError {
     move |errno| RunError { step, errno }
 }
 
-/// A directory or file that is open for a short time.
-pub(crate) struct Directory(i32);
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        close(self.0);
-    }
-}
-
 /// Opens a file in a directory, never through a symbolic link.
-pub(crate) fn open(directory: &Directory, path: &CStr, flags: i32, mode: u32) -> Result<i32> {
-    files::open(directory.0, path, flags | libc::O_NOFOLLOW, mode)
+pub(crate) fn open(directory: &Descriptor, path: &CStr, flags: i32, mode: u32) -> Result<File> {
+    files::open(directory, path, flags | libc::O_NOFOLLOW, mode)
 }
 
 /// Opens a directory in another one, and creates it if it doesn't exist.
-fn open_directory(within: i32, path: &CStr, flags: i32) -> Result<Directory> {
+fn open_directory(within: &Descriptor, path: &CStr, flags: i32) -> Result<File> {
     let flags = flags | libc::O_RDONLY | libc::O_DIRECTORY;
     match files::open(within, path, flags, 0) {
         Err(Errno(libc::ENOENT)) => {}
-        other => return other.map(Directory),
+        other => return other,
     }
     match files::make_directory(within, path) {
-        Ok(()) | Err(Errno(libc::EEXIST)) => files::open(within, path, flags, 0).map(Directory),
+        Ok(()) | Err(Errno(libc::EEXIST)) => files::open(within, path, flags, 0),
         Err(errno) => Err(errno),
     }
 }
 
 /// Opens the store's `runs` directory.
-fn open_runs(store: &CStr) -> core::result::Result<Directory, RunError> {
+fn open_runs(store: &CStr) -> core::result::Result<File, RunError> {
     // The store itself may be reached through a link that the app chose; nothing below it may.
-    let opened = open_directory(libc::AT_FDCWD, store, 0).or_else(|errno| {
+    let opened = open_directory(Descriptor::WORKING_DIRECTORY, store, 0).or_else(|errno| {
         // The app's directory, which contained the store, was removed.
         let path = store.to_bytes();
         let parent = path.iter().rposition(|byte| *byte == b'/').and_then(|end| path.get(..end));
         if errno != Errno(libc::ENOENT) || parent.is_none_or(<[u8]>::is_empty) {
             return Err(errno);
         }
-        files::make_directory(libc::AT_FDCWD, LongPath::new().push(parent.unwrap_or_default()).as_c_str())?;
-        open_directory(libc::AT_FDCWD, store, 0)
+        files::make_directory(
+            Descriptor::WORKING_DIRECTORY,
+            LongPath::new().push(parent.unwrap_or_default()).as_c_str(),
+        )?;
+        open_directory(Descriptor::WORKING_DIRECTORY, store, 0)
     });
     let store = opened.map_err(at(RunStep::Store))?;
-    open_directory(store.0, c"runs", libc::O_NOFOLLOW).map_err(at(RunStep::Runs))
+    open_directory(&store, c"runs", libc::O_NOFOLLOW).map_err(at(RunStep::Runs))
 }
 
-pub(crate) fn open_run(store: &CStr, id: &[u8; 16]) -> core::result::Result<Directory, RunError> {
+pub(crate) fn open_run(store: &CStr, id: &[u8; 16]) -> core::result::Result<File, RunError> {
     let runs = open_runs(store)?;
-    open_directory(runs.0, Path::new().push_hex(id).as_c_str(), libc::O_NOFOLLOW).map_err(at(RunStep::Directory))
+    open_directory(&runs, Path::new().push_hex(id).as_c_str(), libc::O_NOFOLLOW).map_err(at(RunStep::Directory))
 }
 
 /// Returns 16 random bytes, as a version 4 UUID (RFC 9562, section 5.4), so that an ID is also a
@@ -269,7 +263,7 @@ impl RunFiles {
             if reused.is_none() {
                 lock.close();
                 for name in [c"state", c"report"] {
-                    close(open_own(&clean, name)?);
+                    open_own(&clean, name)?;
                 }
             }
             Ok(reused)
@@ -282,19 +276,18 @@ impl RunFiles {
 
     fn reuse_locked(
         store: &CStr,
-        directory: &Directory,
+        directory: &Descriptor,
         lock: OwnedDescriptor,
         sizes: RunSizes,
         limits: &Limits,
     ) -> Option<(RunFiles, CleanRun)> {
-        let lock_number = lock.opened_at();
-        files::take_lock(lock_number).ok()?;
+        files::take_lock(lock.opened_at()).ok()?;
         let whole = sizes.reserve + sizes.spare;
         let state_file = open_clean_whole(directory, c"state", sizes.state as u32)?;
         let report_file = open_clean_whole(directory, c"report", whole);
         // Read by the kernel and not through a mapping: a page that the disk can't provide would
         // end the app.
-        let mut head = StateHead::read(state_file.0)?;
+        let mut head = StateHead::read(&state_file)?;
         let before = RunState::reopen(&head.0, limits);
         let names_lock = before.scalar(Scalar::LOCK_FILE) == lock.inode();
         let mut clean = CleanRun {
@@ -309,11 +302,11 @@ impl RunFiles {
         };
         let run_path = |id: &[u8; 16]| in_store(store, &[b"runs/", Path::new().push_hex(id).as_c_str().to_bytes()]);
         let clean_path = in_store(store, &[CLEAN]);
-        let is_unused = report_file.as_ref().is_some_and(|file| has_no_report(file.0, whole) && sizes.spare > 0);
+        let is_unused = report_file.as_ref().is_some_and(|file| has_no_report(file, whole) && sizes.spare > 0);
         if !before.has_limits(limits) || !before.ended_clean() || !is_unused {
             // Its thread or a destructor crashed after it was moved here, or another version of the
             // app uses other sizes.
-            let _ = files::rename(libc::AT_FDCWD, clean_path.as_c_str(), run_path(&clean.id).as_c_str());
+            let _ = files::rename(Descriptor::WORKING_DIRECTORY, clean_path.as_c_str(), run_path(&clean.id).as_c_str());
             return None;
         }
         if !before.facts_start(&mut clean.facts) {
@@ -321,16 +314,17 @@ impl RunFiles {
         }
         let used = before.used_bytes().filter(|used| *used <= STATE_TOUCHED);
         let is_zero = match used {
-            Some(used) => head.write_zeros(state_file.0, used),
-            None => files::make_zero(state_file.0, sizes.state as u32).is_ok(),
+            Some(used) => head.write_zeros(&state_file, used),
+            None => files::make_zero(&state_file, sizes.state as u32).is_ok(),
         };
         if !is_zero {
             return None;
         }
         let whole = whole as usize;
-        let report_address = files::map_shared(report_file?.0, whole).ok()?;
+        let report_file = report_file?;
+        let report_address = files::map_shared(&report_file, whole).ok()?;
         let (report, spare) = ReportFile::mapped(report_address, whole).split(sizes.spare);
-        let Ok(state_address) = files::map_shared(state_file.0, sizes.state) else {
+        let Ok(state_address) = files::map_shared(&state_file, sizes.state) else {
             // SAFETY: mapped above, and nobody uses them.
             unsafe {
                 report.unmap();
@@ -366,7 +360,7 @@ impl RunFiles {
         // A failing disk must not end the app at the first store.
         let is_there = files::populate(state_address, STATE_TOUCHED.min(sizes.state)) != Err(Errno(libc::EFAULT));
         let path = run_path(&run.id);
-        if !is_there || files::rename(libc::AT_FDCWD, clean_path.as_c_str(), path.as_c_str()).is_err() {
+        if !is_there || files::rename(Descriptor::WORKING_DIRECTORY, clean_path.as_c_str(), path.as_c_str()).is_err() {
             unmap();
             return None;
         }
@@ -374,12 +368,14 @@ impl RunFiles {
         // one in its place: not if its state names this lock, since nobody takes the directory of a
         // lock that is held.
         let moved = path.push(b"/lock");
-        if !names_lock && !files::status_of(libc::AT_FDCWD, moved.as_c_str()).is_ok_and(|status| lock.is(&status)) {
-            let _ = files::rename(libc::AT_FDCWD, path.as_c_str(), clean_path.as_c_str());
+        if !names_lock
+            && !files::status_of(Descriptor::WORKING_DIRECTORY, moved.as_c_str()).is_ok_and(|status| lock.is(&status))
+        {
+            let _ = files::rename(Descriptor::WORKING_DIRECTORY, path.as_c_str(), clean_path.as_c_str());
             unmap();
             return None;
         }
-        files::set_times(lock_number, clocks()[1]);
+        files::set_times(lock.opened_at(), clocks()[1]);
         Some((run, clean))
     }
 
@@ -435,14 +431,13 @@ impl RunFiles {
             // Mapped again first, so that a change in the meantime is copied, too. Reserving checks
             // the limit of file sizes.
             // SAFETY: the file's mapping, to which the state is only copied.
-            let mapped = files::reserve(file, self.state_size as u32)
-                .and_then(|()| unsafe { files::map_file_at(self.state_file, file, self.state_size) });
+            let mapped = files::reserve(&file, self.state_size as u32)
+                .and_then(|()| unsafe { files::map_file_at(self.state_file, &file, self.state_size) });
             if mapped.is_ok() {
                 // SAFETY: mapped just now.
                 unsafe { mirror.open(self.state_file) };
-                let _ = write_all(file, self.state_bytes());
+                let _ = write_all(&file, self.state_bytes());
             }
-            close(file);
         }
     }
 
@@ -469,14 +464,14 @@ impl RunFiles {
 
     fn fill(
         id: [u8; 16],
-        directory: &Directory,
+        directory: &Descriptor,
         sizes: RunSizes,
         take: impl FnOnce(&[u8; 16], OwnedDescriptor) -> Result<Option<OwnedDescriptor>>,
     ) -> core::result::Result<RunFiles, RunError> {
         let lock = open(directory, c"lock", NEW, 0o600).map_err(at(RunStep::Lock))?;
         // Sets an exact time: a file gets its time by itself from the kernel's clock tick, so the
         // order of two runs that began within one tick could not be determined.
-        files::set_times(lock, wall_now());
+        files::set_times(&lock, wall_now());
         // Moved first: a POSIX lock is dropped when any descriptor of the file is closed.
         let lock = OwnedDescriptor::adopt(lock).map_err(at(RunStep::Lock))?;
         let pipe = take(&id, lock).map_err(at(RunStep::Lock));
@@ -609,18 +604,16 @@ impl RunFiles {
 #[cfg(not(target_vendor = "apple"))]
 pub(crate) fn note_end(store: &CStr, id: &[u8; 16], limits: &Limits) {
     let path = in_store(store, &[b"runs/", Path::new().push_hex(id).as_c_str().to_bytes(), b"/state"]);
-    let Ok(state) = files::open(libc::AT_FDCWD, path.as_c_str(), libc::O_RDWR | libc::O_NOFOLLOW, 0).map(Directory)
-    else {
-        return;
-    };
-    let is_whole = status(state.0).is_ok_and(|status| status.st_size as usize == limits.size());
-    let Some(mut head) = is_whole.then(|| StateHead::read(state.0)).flatten() else { return };
+    let flags = libc::O_RDWR | libc::O_NOFOLLOW;
+    let Ok(state) = files::open(Descriptor::WORKING_DIRECTORY, path.as_c_str(), flags, 0) else { return };
+    let is_whole = status(&state).is_ok_and(|status| status.st_size as usize == limits.size());
+    let Some(mut head) = is_whole.then(|| StateHead::read(&state)).flatten() else { return };
     let run = RunState::reopen(&head.0, limits);
     if run.is_open() {
         run.set_scalar(Scalar::EXIT_TIME, wall_now());
         run.set_scalar(Scalar::EXIT, ExitKind::CLEAN.0.into());
         // Its process has ended: nobody else writes to it.
-        let _ = write_all(state.0, &raw const head.as_bytes()[..FIXED_BYTES as usize]);
+        let _ = write_all(&state, &raw const head.as_bytes()[..FIXED_BYTES as usize]);
     }
 }
 
@@ -636,13 +629,12 @@ fn take(id: &[u8; 16], store: &CStr, lock: OwnedDescriptor) -> Result<Option<Own
 
 /// Creates a new report file and its spare report, with their bytes reserved: only a small main
 /// report if the disk has no more room. No room at all is an error.
-fn new_report(directory: &Directory, name: &CStr, sizes: RunSizes) -> Result<(ReportFile, ReportFile)> {
+fn new_report(directory: &Descriptor, name: &CStr, sizes: RunSizes) -> Result<(ReportFile, ReportFile)> {
     let file = open(directory, name, NEW, 0o600)?;
-    let mapped = ReportFile::map(file, sizes.reserve + sizes.spare).map(|whole| whole.split(sizes.spare));
+    let mapped = ReportFile::map(&file, sizes.reserve + sizes.spare).map(|whole| whole.split(sizes.spare));
     let mapped = mapped
-        .or_else(|_| ReportFile::map(file, sizes.reserve.min(LEAST_RESERVE)).map(|report| (report, ReportFile::NONE)));
-    close(file);
-    mapped.inspect_err(|_| files::unlink(directory.0, name, 0))
+        .or_else(|_| ReportFile::map(&file, sizes.reserve.min(LEAST_RESERVE)).map(|report| (report, ReportFile::NONE)));
+    mapped.inspect_err(|_| files::unlink(directory, name, 0))
 }
 
 /// Returns a path in the store.
@@ -652,10 +644,11 @@ pub(super) fn in_store(store: &CStr, parts: &[&[u8]]) -> LongPath {
 
 /// Opens the directory of the run that exited cleanly, if it is only this user's: others could read
 /// a crash that is written to its files.
-fn open_clean(store: &CStr) -> Result<Directory> {
+fn open_clean(store: &CStr) -> Result<File> {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-    let clean = files::open(libc::AT_FDCWD, in_store(store, &[CLEAN]).as_c_str(), flags, 0).map(Directory)?;
-    files::check_directory(clean.0).map(|()| clean)
+    let path = in_store(store, &[CLEAN]);
+    let clean = files::open(Descriptor::WORKING_DIRECTORY, path.as_c_str(), flags, 0)?;
+    files::check_directory(&clean).map(|()| clean)
 }
 
 /// Renames the directory of the run that exited cleanly, so that the next delivery removes it. For
@@ -665,23 +658,23 @@ fn set_clean_aside(store: &CStr) {
     let name = Path::new().push_hex(&random_id());
     let [removed, aside] = [&b"runs/.removed-"[..], b"clean.untrusted-"]
         .map(|prefix| in_store(store, &[prefix, name.as_c_str().to_bytes()]));
-    let _ = files::rename(libc::AT_FDCWD, clean.as_c_str(), removed.as_c_str())
-        .or_else(|_| files::rename(libc::AT_FDCWD, clean.as_c_str(), aside.as_c_str()));
+    let _ = files::rename(Descriptor::WORKING_DIRECTORY, clean.as_c_str(), removed.as_c_str())
+        .or_else(|_| files::rename(Descriptor::WORKING_DIRECTORY, clean.as_c_str(), aside.as_c_str()));
 }
 
 /// Opens a file of the run that exited cleanly, if it is only this user's.
-fn open_own(clean: &Directory, name: &CStr) -> Result<i32> {
+fn open_own(clean: &Descriptor, name: &CStr) -> Result<File> {
     let file = open(clean, name, libc::O_RDWR | libc::O_NONBLOCK, 0)?;
-    files::check_file(file).map(|()| file).inspect_err(|_| close(file))
+    files::check_file(&file).map(|()| file)
 }
 
 /// Opens a file of the run that exited cleanly, if it has that size in bytes, all of which the file
 /// system has room for.
-fn open_clean_whole(clean: &Directory, name: &CStr, bytes: u32) -> Option<Directory> {
-    let file = Directory(open_own(clean, name).ok()?);
-    let status = status(file.0).ok()?;
+fn open_clean_whole(clean: &Descriptor, name: &CStr, bytes: u32) -> Option<File> {
+    let file = open_own(clean, name).ok()?;
+    let status = status(&file).ok()?;
     let is_sparse = (status.st_blocks as u64).saturating_mul(512) < u64::from(bytes);
-    let is_whole = status.st_size as u64 == u64::from(bytes) && (!is_sparse || files::reserve(file.0, bytes).is_ok());
+    let is_whole = status.st_size as u64 == u64::from(bytes) && (!is_sparse || files::reserve(&file, bytes).is_ok());
     is_whole.then_some(file)
 }
 
@@ -691,7 +684,7 @@ struct StateHead([AtomicU64; STATE_TOUCHED / 8]);
 impl StateHead {
     /// Reads them; what is beyond the file's end is zeros. Returns `None` if the disk can't provide
     /// them.
-    fn read(file: i32) -> Option<StateHead> {
+    fn read(file: &Descriptor) -> Option<StateHead> {
         let mut head = StateHead([const { AtomicU64::new(0) }; STATE_TOUCHED / 8]);
         read_all(file, head.as_bytes(), 0)?;
         Some(head)
@@ -703,7 +696,7 @@ impl StateHead {
     }
 
     /// Zeros the first `length` bytes of the file, and returns whether the file system did.
-    fn write_zeros(&mut self, file: i32, length: usize) -> bool {
+    fn write_zeros(&mut self, file: &Descriptor, length: usize) -> bool {
         let bytes = self.as_bytes();
         bytes.fill(0);
         write_all(file, &raw const bytes[..length]).is_ok()
@@ -712,7 +705,7 @@ impl StateHead {
 
 /// Reads bytes at an offset; those beyond the file's end are left as they are. Returns `None` if
 /// the disk can't provide them.
-fn read_all(file: i32, into: &mut [u8], offset: u64) -> Option<()> {
+fn read_all(file: &Descriptor, into: &mut [u8], offset: u64) -> Option<()> {
     let mut at = 0;
     while let Some(rest) = into.get_mut(at..).filter(|rest| !rest.is_empty()) {
         match files::read_at(file, rest, offset + at as u64) {
@@ -726,7 +719,7 @@ fn read_all(file: i32, into: &mut [u8], offset: u64) -> Option<()> {
 }
 
 /// Returns `true` if neither the report nor the spare one in a file of that size was begun.
-fn has_no_report(file: i32, whole: u32) -> bool {
+fn has_no_report(file: &Descriptor, whole: u32) -> bool {
     let is_zero = |offset: u32| {
         let mut word = [1; 4];
         read_all(file, &mut word, offset.into()).is_some() && word == [0; 4]
@@ -735,22 +728,20 @@ fn has_no_report(file: i32, whole: u32) -> bool {
 }
 
 /// Creates a new file of that size in bytes, all zero, and maps it.
-fn map_new(directory: &Directory, name: &CStr, bytes: usize) -> Result<usize> {
+fn map_new(directory: &Descriptor, name: &CStr, bytes: usize) -> Result<usize> {
     let file = open(directory, name, NEW, 0o600)?;
-    let mapped = files::reserve(file, bytes as u32).and_then(|()| files::map_file(file, bytes));
-    close(file);
-    mapped
+    files::reserve(&file, bytes as u32).and_then(|()| files::map_file(&file, bytes))
 }
 
 /// Removes a partially created run. A later launch leaves a run without a state alone for a minute,
 /// and then removes it: so the state goes first, and nobody takes what is left for a run that
 /// ended.
-fn remove(store: &CStr, id: &[u8; 16], directory: &Directory) {
+fn remove(store: &CStr, id: &[u8; 16], directory: &Descriptor) {
     for name in [c"state", c"report", c"held-0", c"lock"] {
-        files::unlink(directory.0, name, 0);
+        files::unlink(directory, name, 0);
     }
     if let Ok(runs) = open_runs(store) {
-        files::unlink(runs.0, Path::new().push_hex(id).as_c_str(), libc::AT_REMOVEDIR);
+        files::unlink(&runs, Path::new().push_hex(id).as_c_str(), libc::AT_REMOVEDIR);
     }
 }
 

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use coroner_process::AddressRange;
 use coroner_process::elf::{FileHeader, SectionHeader};
-use coroner_process::files;
+use coroner_process::files::{self, Descriptor};
 use coroner_process::images::{Image, ImageKind};
 use coroner_process::memory::Memory;
 use coroner_unwind::{FrameSection, build_search_table};
@@ -60,14 +60,12 @@ pub(super) fn prepare<M: Memory>(memory: &mut M, program: &Image) {
 /// Finds the section that is loaded as data and begins with a CIE: `.eh_frame`, whatever its name
 /// is.
 fn find_section<M: Memory>(memory: &mut M, program: &Image) -> Option<AddressRange> {
-    let file = files::open(libc::AT_FDCWD, c"/proc/self/exe", libc::O_RDONLY, 0).ok()?;
-    let found = find_section_in(file, memory, program);
-    files::close(file);
-    found
+    let file = files::open(Descriptor::WORKING_DIRECTORY, c"/proc/self/exe", libc::O_RDONLY, 0).ok()?;
+    find_section_in(&file, memory, program)
 }
 
 /// Reads the section headers by system calls: a mapping of a file that somebody cuts would fault.
-fn find_section_in<M: Memory>(file: i32, memory: &mut M, program: &Image) -> Option<AddressRange> {
+fn find_section_in<M: Memory>(file: &Descriptor, memory: &mut M, program: &Image) -> Option<AddressRange> {
     let header = FileHeader::parse(&read_at(file, 0)?)?;
     (0..u64::from(header.section_count)).find_map(|index| {
         let at = index.checked_mul(SectionHeader::SIZE as u64)?.checked_add(header.sections_offset)?;
@@ -79,7 +77,7 @@ fn find_section_in<M: Memory>(file: i32, memory: &mut M, program: &Image) -> Opt
     })
 }
 
-fn read_at<const N: usize>(file: i32, offset: u64) -> Option<[u8; N]> {
+fn read_at<const N: usize>(file: &Descriptor, offset: u64) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     (files::read_at(file, &mut bytes, offset) == Ok(N)).then_some(bytes)
 }

@@ -43,10 +43,12 @@ impl AuxiliaryVector {
     ///
     /// Its entry point's page offset and its number of program headers must be the same.
     pub(crate) fn is_of(&self, path: &CStr) -> bool {
-        let Ok(file) = files::open(libc::AT_FDCWD, path, libc::O_RDONLY | libc::O_NONBLOCK, 0) else { return false };
+        let Ok(file) = files::open(files::Descriptor::WORKING_DIRECTORY, path, libc::O_RDONLY | libc::O_NONBLOCK, 0)
+        else {
+            return false;
+        };
         let mut bytes = [0; FileHeader::SIZE];
-        let read = files::read_at(file, &mut bytes, 0);
-        files::close(file);
+        let read = files::read_at(&file, &mut bytes, 0);
         // A file's addresses and those of its image differ by whole pages.
         let is_begin = |entry: u64| self.entry.wrapping_sub(entry).is_multiple_of(4096);
         read == Ok(bytes.len())

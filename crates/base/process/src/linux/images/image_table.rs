@@ -754,11 +754,8 @@ fn unmarked_length(buffer: &[u8], length: usize) -> usize {
     let path = buffer.get(..=length).and_then(|path| CStr::from_bytes_until_nul(path).ok());
     // Uses a call that the crash path makes anyway: a seccomp filter may kill the process for
     // another one. Nothing is opened for reading.
-    let file = path.and_then(|path| files::open(libc::AT_FDCWD, path, libc::O_PATH, 0).ok());
-    file.map_or(name.len(), |file| {
-        files::close(file);
-        length
-    })
+    let file = path.and_then(|path| files::open(files::Descriptor::WORKING_DIRECTORY, path, libc::O_PATH, 0).ok());
+    file.map_or(name.len(), |_| length)
 }
 
 struct Refreshing {

@@ -12,7 +12,7 @@
 //! their stacks.
 
 use crate::descriptor::OwnedDescriptor;
-use crate::files::{close, open};
+use crate::files::{Descriptor, File, open};
 use crate::linux::syscall::{Errno, Result, syscall};
 use crate::linux::threads::process_id;
 use crate::mapping::{FileId, Mapping, Permissions};
@@ -129,7 +129,7 @@ impl Mappings {
         let Ok(descriptor) = open_maps() else { return };
         let mut starts = [0; 4];
         let mut free = starts.iter_mut();
-        let read = each_line(descriptor, &mut [], |line| {
+        let read = each_line(&descriptor, &mut [], |line| {
             let is_one_away = (24..64).any(|bit| line.mapping.contains(address ^ 1 << bit));
             let is_good = line.mapping.permissions.read && is_one_away && !line.mapping.contains(address);
             if is_good && let Some(start) = free.next() {
@@ -137,7 +137,7 @@ impl Mappings {
             }
             free.len() == 0
         });
-        close(descriptor);
+        drop(descriptor);
         if read.is_err() {
             return;
         }
@@ -160,30 +160,25 @@ impl Mappings {
     /// Returns the kept descriptor, if it is still valid.
     ///
     /// `None` if it is the parent's, or was closed by the app and is now something else.
-    fn kept(&self) -> Option<i32> {
+    fn kept(&self) -> Option<&Descriptor> {
         self.descriptor.as_ref().filter(|_| self.process.is_caller(process_id()))?.verified()
     }
 
     /// Opens the list for some queries.
-    fn ask<R>(&self, questions: impl FnOnce(i32) -> Result<R>) -> Result<R> {
+    fn ask<R>(&self, questions: impl FnOnce(&Descriptor) -> Result<R>) -> Result<R> {
         // A fresh descriptor first: under qemu-user the kept one is a snapshot from when it was
         // opened.
-        let (descriptor, fresh) = match open_maps() {
-            Ok(descriptor) => (descriptor, true),
-            Err(error) => (self.kept().ok_or(error)?, false),
-        };
-        let answer = questions(descriptor);
-        if fresh {
-            close(descriptor);
+        match open_maps() {
+            Ok(fresh) => questions(&fresh),
+            Err(error) => questions(self.kept().ok_or(error)?),
         }
-        answer
     }
 }
 
 /// Returns the mapping that contains `address`, else the first one above it.
 ///
 /// With the length of its name in `path`.
-fn look_up(list: i32, address: u64, path: &mut [u8]) -> Result<Option<(Mapping, usize)>> {
+fn look_up(list: &Descriptor, address: u64, path: &mut [u8]) -> Result<Option<(Mapping, usize)>> {
     match query(list, address, path) {
         // ENOTTY: a kernel before 6.11, or an emulation of a kernel. ENAMETOOLONG: the path buffer
         // is too short.
@@ -217,7 +212,7 @@ struct Query {
 const _: () = assert!(size_of::<Query>() == 104);
 
 /// Asks the kernel for the mapping at or after `address`.
-fn query(descriptor: i32, address: u64, path: &mut [u8]) -> Result<Option<(Mapping, usize)>> {
+fn query(descriptor: &Descriptor, address: u64, path: &mut [u8]) -> Result<Option<(Mapping, usize)>> {
     /// `_IOWR('f', 17, struct procmap_query)`.
     const PROCMAP_QUERY: usize = 3 << 30 | size_of::<Query>() << 16 | (b'f' as usize) << 8 | 0x11;
     const COVERING_OR_NEXT: u64 = 0x10;
@@ -231,7 +226,7 @@ fn query(descriptor: i32, address: u64, path: &mut [u8]) -> Result<Option<(Mappi
     };
     // SAFETY: the kernel writes one `Query`, and at most `name_size` bytes at `name`.
     // Async-signal-safe: one system call.
-    match unsafe { syscall!(libc::SYS_ioctl, descriptor, PROCMAP_QUERY, &raw mut query) } {
+    match unsafe { syscall!(libc::SYS_ioctl, descriptor.number(), PROCMAP_QUERY, &raw mut query) } {
         Ok(_) => {}
         Err(Errno(libc::ENOENT)) => return Ok(None),
         Err(error) => return Err(error),
@@ -261,7 +256,7 @@ fn path(name: &[u8]) -> &[u8] {
 pub(super) fn starts_of_file_at(address: u64, into: &mut [u64]) -> Result<&[u64]> {
     let descriptor = open_maps()?;
     let (mut file, mut count) = (FileId::default(), 0_usize);
-    let found = each_line(descriptor, &mut [], |line| {
+    let found = each_line(&descriptor, &mut [], |line| {
         if line.mapping.file.is_file() && line.mapping.permissions.read {
             if file != line.mapping.file {
                 (file, count) = (line.mapping.file, 0);
@@ -281,13 +276,13 @@ pub(super) fn starts_of_file_at(address: u64, into: &mut [u64]) -> Result<&[u64]
         }
         line.mapping.end > address
     });
-    close(descriptor);
+    drop(descriptor);
     let is_there = found?.is_some_and(|line| line.mapping.contains(address) && file == line.mapping.file);
     Ok(into.get(..if is_there { count } else { 0 }).unwrap_or(&[]))
 }
 
 /// Reads `/proc/self/maps` up to the mapping at or after `address`.
-fn read_until(descriptor: i32, address: u64, path: &mut [u8]) -> Result<Option<(Mapping, usize)>> {
+fn read_until(descriptor: &Descriptor, address: u64, path: &mut [u8]) -> Result<Option<(Mapping, usize)>> {
     let found = each_line(descriptor, path, |line| line.mapping.end > address)?;
     Ok(found.map(|line| (line.mapping, line.name)))
 }
@@ -295,7 +290,7 @@ fn read_until(descriptor: i32, address: u64, path: &mut [u8]) -> Result<Option<(
 /// Reads lines of `/proc/self/maps` up to the one for which `is_last` returns true.
 ///
 /// Returns that line; its name is in `path`.
-fn each_line(descriptor: i32, path: &mut [u8], mut is_last: impl FnMut(&Line) -> bool) -> Result<Option<Line>> {
+fn each_line(descriptor: &Descriptor, path: &mut [u8], mut is_last: impl FnMut(&Line) -> bool) -> Result<Option<Line>> {
     let mut buffer = [0; 1024];
     let mut offset = 0_usize;
     let mut line = Line::default();
@@ -303,7 +298,7 @@ fn each_line(descriptor: i32, path: &mut [u8], mut is_last: impl FnMut(&Line) ->
         let into = buffer.as_mut_ptr();
         // SAFETY: the kernel writes at most the buffer's length into it. Async-signal-safe: one
         // system call.
-        let read = unsafe { syscall!(libc::SYS_pread64, descriptor, into, buffer.len(), offset) };
+        let read = unsafe { syscall!(libc::SYS_pread64, descriptor.number(), into, buffer.len(), offset) };
         let filled = match read {
             Ok(0) => return Ok(None),
             Ok(filled) => filled,
@@ -411,8 +406,8 @@ fn push_digit(number: &mut u64, digit: u8) {
     *number = *number << 4 | u64::from(value);
 }
 
-fn open_maps() -> Result<i32> {
-    open(libc::AT_FDCWD, c"/proc/self/maps", libc::O_RDONLY, 0)
+fn open_maps() -> Result<File> {
+    open(Descriptor::WORKING_DIRECTORY, c"/proc/self/maps", libc::O_RDONLY, 0)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::NotCaptured;
+use crate::files::Descriptor;
 use crate::linux::proc_files::{self, decimal};
 use crate::linux::syscall::syscall;
 use crate::linux::threads::{Tid, monotonic_now, this_thread};
@@ -193,7 +194,7 @@ fn may_await_signal(tid: Tid, blocks: bool) -> Option<bool> {
 
 fn read(tid: Tid, name: &[u8], into: &mut [u8]) -> Option<usize> {
     let path = Path::new().push(b"/proc/self/task/").push_decimal(tid.unsigned_abs()).push(b"/").push(name);
-    proc_files::read_file(libc::AT_FDCWD, path.as_c_str(), into).ok()
+    proc_files::read_file(Descriptor::WORKING_DIRECTORY, path.as_c_str(), into).ok()
 }
 
 /// Parses the kernel's sets of signals: sixteen hexadecimal digits.

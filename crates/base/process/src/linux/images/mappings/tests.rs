@@ -96,17 +96,17 @@ fn the_surroundings_of_an_address_are_described() {
 #[test]
 fn the_kept_descriptor_is_used_only_while_it_is_ours() {
     let mappings = Mappings::open().unwrap();
-    let number = mappings.kept().unwrap();
+    let number = mappings.kept().unwrap().number();
     let here = lines_of_the_maps_file as *const () as u64;
     // Something else is now at its number: the answer comes from a fresh descriptor.
     let other = std::fs::File::open("/dev/null").unwrap();
     // SAFETY: replaces a descriptor that this test alone uses.
     assert_eq!(unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&other), number) }, number);
-    assert_eq!(mappings.kept(), None);
+    assert!(mappings.kept().is_none());
     assert!(mappings.at(here).unwrap().unwrap().permissions.execute);
     // Nor is another process's descriptor used.
     let of_parent = Mappings::open_by(process_id() + 1).unwrap();
-    assert_eq!(of_parent.kept(), None);
+    assert!(of_parent.kept().is_none());
     of_parent.close();
     mappings.close();
     // SAFETY: the number that `close` left, since the file behind it is not ours.
