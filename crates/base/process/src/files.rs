@@ -300,6 +300,20 @@ pub fn map_guarded(size: usize) -> Result<usize> {
     Ok(mapping + PIECE)
 }
 
+/// Makes the first pages of a mapping inaccessible, without a mapping of their own if possible.
+///
+/// # Safety
+/// The caller must own the pages, and nobody may use them.
+pub(crate) unsafe fn guard(address: usize, length: usize) -> Result<()> {
+    // SAFETY: by the contract.
+    unsafe {
+        if system::install_guard(address, length) {
+            return Ok(());
+        }
+        call!(mprotect, address, length, libc::PROT_NONE).map(|_| ())
+    }
+}
+
 /// Unmaps a mapping returned by [`map_guarded`] for `size` bytes.
 ///
 /// # Safety

@@ -2,7 +2,7 @@
 
 #[cfg(not(target_vendor = "apple"))]
 use crate::assembly_routine::routine;
-use crate::files::{map_untouched, touch, unmap};
+use crate::files::{guard, map_untouched, touch, unmap};
 use crate::os::context::SignalStack;
 use crate::os::syscall::{Result, call};
 
@@ -75,7 +75,7 @@ impl Stack {
         let mapping = map_untouched(size + page)?;
         let stack = Stack { mapping, guard: page, size };
         // SAFETY: the page is ours, just mapped.
-        if let Err(error) = unsafe { call!(mprotect, mapping, page, libc::PROT_NONE) } {
+        if let Err(error) = unsafe { guard(mapping, page) } {
             stack.unmap();
             return Err(error);
         }

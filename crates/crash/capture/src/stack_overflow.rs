@@ -105,7 +105,10 @@ fn has_no_room_for_signal(context: &CrashContext, mappings: &Mappings) -> bool {
     let Ok(Some(stack)) = mappings.at(sp) else { return false };
     let is_closed = |below: Mapping| below.permissions.is_guard();
     let is_end = matches!(mappings.at(stack.start.wrapping_sub(1)), Ok(below) if below.is_none_or(is_closed));
-    stack.permissions.read && stack.permissions.write && sp.saturating_sub(stack.start) < SMALLEST && is_end
+    let below = sp.saturating_sub(SMALLEST);
+    // A guard may be within a mapping.
+    let is_closed_below = if below < stack.start { is_end } else { memory().read_u64(below).is_err() };
+    stack.permissions.read && stack.permissions.write && is_closed_below
 }
 
 /// Returns `true` if the thread ran out of stack: it read or wrote at its stack pointer, in a guard

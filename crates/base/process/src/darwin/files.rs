@@ -38,6 +38,14 @@ pub(crate) fn preallocate(file: &Descriptor, bytes: u32) -> Result<bool> {
 pub(crate) fn map_inaccessible(_address: usize, _length: usize) {}
 
 /// Not available on Darwin.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn install_guard(_address: usize, _length: usize) -> bool {
+    false
+}
+
+/// Not available on Darwin.
 pub(crate) fn zero_range(_file: &Descriptor, _bytes: u32) -> bool {
     false
 }

@@ -1,5 +1,6 @@
 //! The file and mapping functions that differ on Linux.
 
+use super::kernel_copy::is_accessible;
 use super::syscall::{Errno, Result, syscall};
 use crate::files::Descriptor;
 
@@ -40,6 +41,21 @@ pub(crate) fn map_inaccessible(address: usize, length: usize) {
         // SAFETY: mapped above, and nobody has it.
         let _ = unsafe { syscall!(libc::SYS_munmap, elsewhere, length) };
     }
+}
+
+/// Makes pages inaccessible within their mapping, which stays one. `false` if the kernel can't.
+///
+/// Mappings are counted (`vm.max_map_count`), and each thread has such a page.
+///
+/// # Safety
+/// The caller must own the pages, and nobody may use them.
+pub(crate) unsafe fn install_guard(address: usize, length: usize) -> bool {
+    /// `MADV_GUARD_INSTALL` (asm-generic/mman-common.h): Linux 6.13.
+    const GUARD_INSTALL: i32 = 102;
+    // SAFETY: by the contract. Async-signal-safe: one system call.
+    let advised = unsafe { syscall!(libc::SYS_madvise, address, length, GUARD_INSTALL) };
+    // An emulator of the kernel ignores advice that it doesn't know.
+    advised.is_ok() && !is_accessible(address as u64, false)
 }
 
 /// Zeroes the start of a file. `false` if the file system can't.

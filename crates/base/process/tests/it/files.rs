@@ -21,6 +21,28 @@ fn a_descriptor_is_used_only_while_it_is_the_same_file() {
     assert!(status(&file).is_ok(), "what the app put there stays open");
 }
 
+/// A thousand alternate stacks take few of the mappings that a process may have.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_stack_has_a_guard_that_is_no_mapping_of_its_own() {
+    use coroner_process::memory::is_accessible;
+    use coroner_process::stack::{Stack, page_size};
+    let mappings = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+    let before = mappings();
+    let stacks: Vec<_> = (0..1000).map(|_| Stack::map(64 << 10, page_size(), 4096).unwrap()).collect();
+    let taken = mappings().saturating_sub(before);
+    for stack in stacks {
+        assert!(is_accessible(stack.base() as u64, true));
+        assert!(!is_accessible(stack.base() as u64 - 1, false));
+        stack.unmap();
+    }
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let version: Vec<u32> = release.split(['.', '-']).map_while(|part| part.parse().ok()).collect();
+    if version >= vec![6, 13] && !crate::support::is_emulated() {
+        assert!(taken < 100, "{taken} mappings");
+    }
+}
+
 #[test]
 fn paths_are_built_and_stay_terminated() {
     let path = Path::new().push(b"runs/").push_hex(&[0xab; 16]).push(b"/report-").push_decimal(2);
