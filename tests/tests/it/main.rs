@@ -11,6 +11,8 @@ mod crash_session;
 mod deaths;
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 mod hangs;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod interleavings;
 #[cfg(target_os = "macos")]
 mod locks;
 #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -14,8 +14,8 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::signals::{SignalAction, bit, block_exactly};
 use super::stop_the_world::NotCaptured;
@@ -34,6 +34,9 @@ const STACK: usize = 16 * 1024;
 ///
 /// Needed if the starter hangs.
 const HOLD: u64 = 60_000_000_000;
+
+/// Same as [`HOLD`], for [`Tracing::run_briefly`].
+const BRIEF_HOLD: u64 = 1_000_000_000;
 
 /// Time that the starter waits beyond the deadline for a helper, in nanoseconds.
 const MARGIN: u64 = 20_000_000;
@@ -178,7 +181,9 @@ struct Shared {
     busy: AtomicU32,
     jobs: AtomicU32,
     starter: AtomicU32,
-    deadline: core::sync::atomic::AtomicU64,
+    deadline: AtomicU64,
+    /// Nanoseconds after the deadline for which the tracees are held.
+    hold: AtomicU64,
     capacity: usize,
     /// The jobs, after this structure.
     first_job: *const Job,
@@ -284,11 +289,29 @@ impl Tracing<'_> {
     /// Starts the helper if there is none yet, and waits until it has finished, died, or it is
     /// `deadline` (`CLOCK_MONOTONIC` nanoseconds). Nothing is started for an empty list.
     pub fn run(&mut self, deadline: u64) {
+        self.run_and_hold(deadline, HOLD);
+    }
+
+    /// Like [`Self::run`], but the threads continue a second after the deadline at the latest.
+    ///
+    /// For a starter that may itself be stopped meanwhile, by a thread that it has stopped: it must
+    /// ask [`Self::is_held`] whether what it read is valid.
+    pub fn run_briefly(&mut self, deadline: u64) {
+        self.run_and_hold(deadline, BRIEF_HOLD);
+    }
+
+    /// Whether the threads have been stopped until now.
+    pub fn is_held(&self) -> bool {
+        self.tracer.shared().phase.load(Acquire) == DONE
+    }
+
+    fn run_and_hold(&mut self, deadline: u64, hold: u64) {
         let shared = self.tracer.shared();
         if shared.jobs.load(Relaxed) == shared.finished.load(Relaxed) {
             return;
         }
         shared.deadline.store(deadline, SeqCst);
+        shared.hold.store(hold, SeqCst);
         shared.phase.store(STARTED, SeqCst);
         if self.helper == 0 {
             shared.lists.store(0, SeqCst);
@@ -459,7 +482,7 @@ unsafe extern "C" fn helper(shared: *const c_void) -> i32 {
             shared.phase.store(DONE, Release);
             futex::wake(&shared.phase, Reach::Shared, 1);
         }
-        let until = deadline.saturating_add(if done == 0 { 0 } else { HOLD });
+        let until = deadline.saturating_add(if done == 0 { 0 } else { shared.hold.load(SeqCst) });
         if monotonic_now() >= until {
             return 1;
         }

@@ -4,7 +4,7 @@
 use coroner_process::futex_wait::FutexWait;
 use coroner_process::memory::Memory;
 use coroner_process::process;
-use coroner_process::stop_the_world::{self, Capture, NotCaptured, StoppedThreads};
+use coroner_process::stop_the_world::{self, Capture, NotCaptured, OnlyTracer, StoppedThreads};
 use coroner_process::threads::{Activity, KernelState, TaskList, monotonic_now, this_thread_name};
 use coroner_report::wire::{self, CaptureMethod, ThreadFlags, ThreadState};
 
@@ -28,6 +28,8 @@ pub(crate) struct OtherThreads<'r> {
     /// Whether the threads continue afterwards, and must not notice: they are traced, and a signal
     /// is sent only if that is not allowed.
     traced: bool,
+    /// Keeps live backtraces from tracing the reporting thread meanwhile; dropped last.
+    _only_tracer: Option<OnlyTracer>,
 }
 
 impl<'r> OtherThreads<'r> {
@@ -38,15 +40,25 @@ impl<'r> OtherThreads<'r> {
         context: &CrashContext,
     ) -> Option<OtherThreads<'r>> {
         let (stopper, tasks) = (&installed.platform.stopper, &resources.tasks);
-        let traced = context.ending() == Ending::NonFatal;
-        if process::has_seccomp_filter() {
-            // A filter may kill the process for asking whether it may be traced, and for a timer.
-            let threads = if traced { stopper.begin_carefully(tasks, &[]) } else { stopper.begin(tasks, &[]) }?;
+        let continues = context.ending() == Ending::NonFatal;
+        // A filter may kill the process for asking whether it may be traced, and for a timer.
+        let is_filtered = process::has_seccomp_filter();
+        // Claimed while nobody is stopped yet.
+        let until = || monotonic_now().saturating_add(TRACE_NS);
+        let only_tracer = if continues && !is_filtered { OnlyTracer::claim(until()).ok() } else { None };
+        let traced = only_tracer.is_some();
+        let threads = if traced {
+            stopper.begin_silently(tasks, &[])
+        } else if continues {
+            stopper.begin_carefully(tasks, &[])
+        } else {
+            stopper.begin(tasks, &[])
+        };
+        let threads = threads?;
+        if is_filtered {
             stopper.watch_asker();
-            return Some(OtherThreads { threads, resources, traced: false });
         }
-        let threads = if traced { stopper.begin_silently(tasks, &[]) } else { stopper.begin(tasks, &[]) };
-        Some(OtherThreads { threads: threads?, resources, traced })
+        Some(OtherThreads { threads, resources, traced, _only_tracer: only_tracer })
     }
 
     /// Waits for the other threads, and traces those that don't respond.

@@ -146,9 +146,11 @@ impl ThreadStopper {
         let _holder = Interrupted { slot };
         let mut tracing = tracer.begin().ok_or(NotCaptured::TableFull)?;
         let job = tracing.add(tid).ok_or(NotCaptured::TableFull)?;
-        tracing.run(deadline);
+        tracing.run_briefly(deadline);
         let registers = tracing.outcome(job).unwrap_or(Err(NotCaptured::TraceDeadline))?;
-        Ok(with(registers))
+        let result = with(registers);
+        // A crash of the traced thread may have stopped this one for too long.
+        if tracing.is_held() { Ok(result) } else { Err(NotCaptured::TraceDeadline) }
     }
 
     /// Sends the signal once, and waits for the result.
@@ -214,8 +216,12 @@ impl ThreadStopper {
     }
 }
 
-/// The right to trace: two threads that traced each other would both be stopped.
-struct OnlyTracer;
+/// The right to trace threads of this process, until it is dropped.
+///
+/// Two threads that traced each other would both be stopped. A thread that reports a crash traces
+/// without it: whoever has the right may already be stopped.
+#[derive(Debug)]
+pub struct OnlyTracer(());
 
 /// Id of the process whose thread has the right, a futex word; 0 for none.
 ///
@@ -223,13 +229,17 @@ struct OnlyTracer;
 static TRACING: AtomicU32 = AtomicU32::new(0);
 
 impl OnlyTracer {
-    fn claim(deadline: u64) -> Result<OnlyTracer, NotCaptured> {
+    /// Waits for the right until `deadline` (`CLOCK_MONOTONIC` nanoseconds). Async-signal-safe.
+    ///
+    /// # Errors
+    /// [`NotCaptured::TraceDeadline`].
+    pub fn claim(deadline: u64) -> Result<OnlyTracer, NotCaptured> {
         let me = process_id() as u32;
         loop {
             let owner = TRACING.load(SeqCst);
             if owner != me {
                 if TRACING.compare_exchange(owner, me, SeqCst, SeqCst).is_ok() {
-                    return Ok(OnlyTracer);
+                    return Ok(OnlyTracer(()));
                 }
             } else if monotonic_now() < deadline {
                 futex::wait(&TRACING, Reach::Private, me, deadline);

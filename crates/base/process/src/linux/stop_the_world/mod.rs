@@ -35,7 +35,7 @@ mod thread_slot;
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-pub use interrupted_thread::Interrupted;
+pub use interrupted_thread::{Interrupted, OnlyTracer};
 pub use not_captured::NotCaptured;
 pub use queued_signal::{action, is_alive};
 pub use stopped_threads::{Capture, Progress, StoppedThreads, Thread};
