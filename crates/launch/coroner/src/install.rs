@@ -71,9 +71,11 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
     if installed.is_some() {
         return Err(InstallError::AlreadyInstalled);
     }
+    let reserve = Reserve::take()?;
     let (store, count) = open_store(&config)?;
     let began = SystemTime::now();
     let run = begin_run(&store, &config)?;
+    drop(reserve);
     write_facts(&run, &store, &config);
     let scope = begin_scope(&run, &config);
     #[cfg(feature = "panics")]
@@ -126,6 +128,26 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
         deliver(&coroner, pending, hurry);
     }
     Ok(coroner)
+}
+
+/// Memory for what install allocates piece by piece, so that it is there.
+///
+/// The standard library ends a process that can't allocate. The crash path's mappings, which are
+/// made while this is held, return an error instead.
+struct Reserve(#[allow(dead_code, reason = "held until it is dropped")] [Vec<u8>; Reserve::PIECES]);
+
+impl Reserve {
+    const PIECES: usize = 16;
+    /// Bytes of a piece: small enough for the heap to grow, instead of a mapping of its own.
+    const PIECE: usize = 64 << 10;
+
+    fn take() -> Result<Reserve, InstallError> {
+        let mut pieces = [const { Vec::new() }; Reserve::PIECES];
+        for piece in &mut pieces {
+            piece.try_reserve_exact(Reserve::PIECE).map_err(|_| InstallError::NoMemory)?;
+        }
+        Ok(Reserve(pieces))
+    }
 }
 
 /// Opens the store. Also returns the number of runs in it, if known.

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+#[cfg(all(supported, any(target_os = "linux", target_os = "android")))]
+use coroner_process::stop_the_world::PrepareError;
+
 use crate::store::StoreError;
 use crate::system::Reason;
 
@@ -18,6 +21,8 @@ pub enum InstallError {
     /// There is no home directory and no `$STATE_DIRECTORY`, or the program runs with more rights
     /// than its caller (set-user-ID), or the system is Android.
     NoStoreDirectory,
+    /// There is no memory for the installation.
+    NoMemory,
     /// The store can't be used.
     Store(StoreError),
     /// A part of the crash path could not be prepared.
@@ -47,6 +52,8 @@ impl CrashPathError {
         match &self.0 {
             Reason::Run(error) => Some(error.errno.0),
             Reason::Memory(errno) | Reason::Signal { errno, .. } => Some(errno.0),
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            Reason::StopSignal(PrepareError::System(errno)) => Some(errno.0),
             #[cfg(all(supported, target_vendor = "apple"))]
             Reason::Thread(errno) => Some(errno.0),
             _ => None,
@@ -82,6 +89,14 @@ impl fmt::Display for CrashPathError {
             Reason::Mach(code) => write!(out, "can't set the task's exception ports (kern_return_t {code})")?,
             #[cfg(all(supported, target_vendor = "apple"))]
             Reason::Thread(_) => out.write_str("can't start Coroner's threads")?,
+            Reason::PathTooLong => out.write_str("the store's path is too long")?,
+            Reason::StateTooSmall => out.write_str("`Limits` leave no room for the run's state")?,
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            Reason::StopSignal(PrepareError::System(_)) => {
+                out.write_str("can't prepare the signal that stops threads")?;
+            }
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            Reason::StopSignal(error) => write!(out, "can't prepare the signal that stops threads: {error}")?,
             other => write!(out, "can't prepare the crash path: {other:?}")?,
         }
         match self.errno() {
@@ -100,6 +115,7 @@ impl fmt::Display for InstallError {
             Self::NoStoreDirectory => out.write_str(
                 "can't choose a store directory: no home directory and no `$STATE_DIRECTORY`; set one with `Config::store_dir`",
             ),
+            Self::NoMemory => out.write_str("can't allocate memory for the installation"),
             Self::Store(error) => error.fmt(out),
             Self::CrashPath(error) => error.fmt(out),
         }

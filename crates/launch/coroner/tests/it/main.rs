@@ -22,6 +22,8 @@ mod fork_beside_calls;
 mod install_beside_unloading;
 #[cfg(target_os = "linux")]
 mod living;
+#[cfg(target_os = "linux")]
+mod low_memory;
 #[cfg(all(target_os = "linux", feature = "symbolicate"))]
 mod naming_budget;
 mod next_launch;
