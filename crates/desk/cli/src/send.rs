@@ -143,7 +143,7 @@ impl Server {
         // The message must not contain the DSN itself, because it includes a key.
         let dsn: Dsn = arguments.dsn.as_deref().unwrap_or_default().parse().map_err(|error| {
             Failure::new(format!("invalid DSN: {error}"))
-                .advice("expected https://KEY@HOST/PROJECT; the server shows it in the project's settings")
+                .advice("the server shows it in the project's settings")
         })?;
         let options = TransportOptions { proxy, ca_file, timeout, ..TransportOptions::default() };
         let transport = HttpTransport::new(&dsn, &options).map_err(|error| Failure::new(error.to_string()))?;

@@ -124,8 +124,8 @@ impl HttpTransport {
             ("X-Sentry-Auth".to_owned(), auth(dsn, &user_agent)),
             ("Content-Type".to_owned(), "application/x-sentry-envelope".to_owned()),
         ];
-        let url = dsn.envelope_url();
-        Ok(Self { client: HttpClient::new(&url, headers, &user_agent, true, options)? })
+        let url = dsn.envelope_api_url();
+        Ok(Self { client: HttpClient::new(url.as_str(), headers, &user_agent, true, options)? })
     }
 }
 
