@@ -257,7 +257,7 @@ fn with(mut report: Report, monitor: Monitor, exceptions: Vec<Exception>) -> Rep
 }
 
 /// Every kind, with a name.
-fn specimens() -> Vec<(&'static str, Report)> {
+pub(crate) fn specimens() -> Vec<(&'static str, Report)> {
     let mac = || apple(Os::MACOS, "macOS");
     let mut guard = mac();
     if let Some(mach) = guard.crash.as_mut().and_then(|crash| crash.mach.as_mut()) {
@@ -394,13 +394,14 @@ fn many_threads() -> Report {
 
 fn main() {
     let print = |name: &str, number: usize, event: Event| {
-        let event = Event { event_id: format!("{number:032x}"), ..event };
+        let mut event = event.to_value();
+        event["event_id"] = format!("{number:032x}").into();
         println!("{}", serde_json::json!({ "name": name, "event": event }));
     };
     let specimens = specimens();
     for (number, (name, report)) in specimens.iter().enumerate() {
         print(name, number + 1, Event::from_report(report, &EventOptions::default()));
     }
-    let watchdog = Event::from_watchdog_termination("", now(), &run("iOS"), &EventOptions::default());
+    let watchdog = Event::from_watchdog_termination(Id::default(), now(), &run("iOS"), &EventOptions::default());
     print("watchdog-termination", specimens.len() + 1, watchdog);
 }

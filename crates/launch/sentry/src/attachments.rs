@@ -7,6 +7,7 @@ use std::path::Path;
 use coroner_outbox::files::open_waiting_for_nothing;
 use coroner_report::model::{self, Report};
 use coroner_report::wire::Monitor;
+use sentry_types::protocol::v7::{Context, Map as Sorted};
 use serde_json::{Map, Value};
 
 use crate::envelope::{Attachment, AttachmentKind};
@@ -99,8 +100,8 @@ pub fn limit(
 }
 
 fn note(event: &mut Event, key: &str, value: Value) {
-    let context = event.contexts.entry("coroner").or_insert_with(|| serde_json::json!({ "type": "coroner" }));
-    if let Value::Object(context) = context {
+    let context = event.contexts.entry("coroner".to_owned()).or_insert_with(|| Context::Other(Sorted::new()));
+    if let Context::Other(context) = context {
         context.insert(key.to_owned(), value);
     }
 }

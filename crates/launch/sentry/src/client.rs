@@ -12,6 +12,7 @@ use coroner_outbox::{SendingThread, locked};
 use coroner_report::model::{CrashFlag, Report, RunFacts};
 use coroner_report::run_state::ExitKind;
 use coroner_report::wire::Monitor;
+use sentry_types::protocol::v7::User;
 
 use crate::attachments;
 use crate::client_report::Reason;
@@ -152,9 +153,8 @@ impl Client {
     /// Sets the installation as the user of an event whose app set none, so that a server can count
     /// the users that an issue affects.
     fn name_user(&self, event: &mut Event) {
-        let wanted = self.inner.options.installation_id && event.user.is_empty();
-        if let Some(id) = wanted.then(|| self.installation()).flatten() {
-            event.user.insert("id".to_owned(), id.into());
+        if self.inner.options.installation_id && event.user.is_none() {
+            event.user = self.installation().map(|id| User { id: Some(id), ..User::default() });
         }
     }
 
@@ -169,8 +169,8 @@ impl Client {
         attachments: impl FnOnce(&mut Event) -> io::Result<Vec<Attachment>>,
     ) -> io::Result<Captured> {
         let options = &self.inner.options;
-        let event_id = event.event_id.clone();
-        if !is_sampled(&event_id, options.sample_rate) {
+        let event_id = event.event_id;
+        if !is_sampled(&event.id(), options.sample_rate) {
             self.drop_event(Reason::SampleRate, session)?;
             return Ok(Captured::Sampled);
         }
@@ -217,7 +217,7 @@ impl Client {
             // Later than its event, which is sent first.
             let later = SystemTime::now() + Duration::from_millis(1);
             if let Err(error) = self.outbox().push_attachment(&own, number, later, is_declined) {
-                log::warn!("coroner: can't write an attachment of event {} to the outbox: {error}", event.event_id);
+                log::warn!("coroner: can't write an attachment of event {} to the outbox: {error}", event.id());
                 self.outbox().update(|state| state.discarded.count(Reason::InternalSdkError, "attachment"))?;
             }
         }
@@ -273,7 +273,7 @@ impl Client {
         let update = self.last_update(Some(run), reports);
         if self.is_watchdog_termination(run, reports) {
             let (id, time) = (termination::event_id(run), termination::last_sign(run));
-            let mut event = Event::from_watchdog_termination(&id, time, run, &self.inner.options.event);
+            let mut event = Event::from_watchdog_termination(id, time, run, &self.inner.options.event);
             self.name_user(&mut event);
             return self.keep(event, time.into(), update, |_| Ok(Vec::new())).map(drop);
         }
@@ -297,7 +297,7 @@ impl Client {
         let current = locked(&self.inner.current);
         wanted
             && current.as_ref().is_some_and(|current| termination::is_watchdog(run, current))
-            && !self.outbox().read_state().is_done(&termination::event_id(run))
+            && !self.outbox().read_state().is_done(&termination::event_id(run).to_string())
     }
 
     /// Counts reports that were lost earlier because there was no room.
@@ -357,7 +357,7 @@ impl Client {
         if options.minidump && minidump::is_wanted(report) {
             match minidump::attachment(report, &options.event) {
                 Ok(attachment) => attachments.push(attachment),
-                Err(error) => log::warn!("coroner: can't create a minidump for event {}: {error}", event.event_id),
+                Err(error) => log::warn!("coroner: can't create a minidump for event {}: {error}", event.id()),
             }
         }
         let mut too_large = Vec::new();

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use coroner_report::model::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::event::{Event, Sdk, time_text};
+use crate::event::{Event, SDK_NAME, time_text};
 use crate::session::SessionUpdate;
 
 /// The item types that Coroner creates.
@@ -142,15 +142,14 @@ pub struct Envelope {
 impl Envelope {
     /// Creates an envelope without items.
     pub fn new() -> Self {
-        let sdk = Sdk::coroner();
-        let sdk = json!({ "name": sdk.name, "version": sdk.version });
+        let sdk = json!({ "name": SDK_NAME, "version": env!("CARGO_PKG_VERSION") });
         Self { header: Map::from_iter([("sdk".to_owned(), sdk)]), items: Vec::new() }
     }
 
     /// Creates an envelope with an event.
     pub fn from_event(event: &Event) -> Self {
         let mut envelope = Self::new();
-        envelope.header.insert("event_id".to_owned(), event.event_id.clone().into());
+        envelope.header.insert("event_id".to_owned(), event.id().into());
         envelope.items.push(Item::json(item_type::EVENT, event));
         envelope
     }
@@ -170,12 +169,6 @@ impl Envelope {
     /// Returns the category under which servers count and limit the envelope: its first item's.
     pub fn category(&self) -> &'static str {
         self.items.first().map_or("default", Item::category)
-    }
-
-    /// Returns the event, if Coroner can parse it.
-    pub fn event(&self) -> Option<Event> {
-        let item = self.items.iter().find(|item| item.kind() == item_type::EVENT)?;
-        serde_json::from_slice(&item.payload).ok()
     }
 
     /// Returns the session update sent with the event, if Coroner can parse it.

@@ -1,15 +1,17 @@
 //! User feedback as an envelope item (develop.sentry.dev, *User Feedback*).
 
+use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::time::SystemTime;
 
 use coroner_report::model::Timestamp;
-use serde_json::{Map, Value, json};
+use sentry_types::protocol::v7::{self, Context, Map, Uuid};
+use serde_json::Value;
 
 use crate::Client;
 use crate::envelope::{Envelope, Item, item_type};
-use crate::event::{EventOptions, Sdk, time_text};
+use crate::event::{Event, EventOptions, micros, sdk};
 use crate::outbox::Pushed;
 
 /// Maximum length of a message that servers accept, in characters.
@@ -34,31 +36,30 @@ impl Feedback {
     pub fn envelope(&self, options: &EventOptions, now: SystemTime) -> Envelope {
         // `RandomState` takes its keys from the system's random numbers.
         let half = || RandomState::new().hash_one((now, &self.message));
-        let id = format!("{:016x}{:016x}", half(), half());
+        let id = Uuid::from_u64_pair(half(), half());
         let message: String = self.message.chars().take(MAX_MESSAGE).collect();
-        let mut context = Map::from_iter([("message".to_owned(), Value::from(message))]);
+        let mut context = Map::from([("message".to_owned(), Value::from(message))]);
         let optional = [("name", &self.name), ("contact_email", &self.email), ("associated_event_id", &self.event_id)];
         for (key, value) in optional {
             if let Some(value) = value {
                 context.insert(key.to_owned(), value.clone().into());
             }
         }
-        let mut event = json!({
-            "event_id": id,
-            "timestamp": time_text(Timestamp::from(now)),
-            "platform": "native",
-            "level": "info",
-            "sdk": Sdk::coroner(),
-            "contexts": { "feedback": context },
-        });
-        for (key, value) in [("release", &options.release), ("environment", &options.environment)] {
-            if let Some(value) = value {
-                event[key] = value.clone().into();
-            }
-        }
+        let protocol = v7::Event {
+            event_id: id,
+            timestamp: micros(Timestamp::from(now)),
+            platform: "native".into(),
+            level: v7::Level::Info,
+            sdk: Some(Cow::Owned(sdk(env!("CARGO_PKG_VERSION"), Vec::new()))),
+            contexts: Map::from([("feedback".to_owned(), Context::Other(context))]),
+            release: options.release.clone().map(Cow::Owned),
+            environment: options.environment.clone().map(Cow::Owned),
+            ..v7::Event::default()
+        };
+        let event = Event { protocol, ..Event::default() };
         let mut envelope = Envelope::new();
-        envelope.header.insert("event_id".to_owned(), id.into());
-        envelope.with(Item::json(item_type::FEEDBACK, &event))
+        envelope.header.insert("event_id".to_owned(), event.id().into());
+        envelope.with(Item::json(item_type::FEEDBACK, &event.to_whole_value()))
     }
 }
 

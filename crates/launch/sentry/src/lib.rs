@@ -1,6 +1,7 @@
 //! Delivers Coroner's crash reports to Sentry and to servers that implement its protocol.
 //!
-//! * [`event`]: converts a [`Report`](coroner_report::Report) to an event;
+//! * [`event`]: converts a [`Report`](coroner_report::Report) to an event, built from the types of
+//!   `sentry-types` ([`protocol`]) and [what these lack](extensions);
 //! * [`attachments`]: the files sent with an event;
 //! * [`envelope`]: the wire format of events, attachments, sessions and client reports;
 //! * [`outbox`]: the on-disk queue; [`transport`]: sends one envelope over HTTPS;
@@ -11,7 +12,7 @@
 //! use coroner_sentry::event::{Event, EventOptions};
 //!
 //! let event = Event::from_report(&Report::default(), &EventOptions::default());
-//! assert_eq!((event.platform.as_str(), event.level.as_str()), ("native", "fatal"));
+//! assert_eq!((event.platform.as_ref(), event.level), ("native", coroner_sentry::protocol::Level::Fatal));
 //! ```
 //!
 //! # Delivery guarantees
@@ -28,6 +29,7 @@ pub mod client_report;
 mod dsn;
 pub mod envelope;
 pub mod event;
+pub mod extensions;
 mod feedback;
 mod minidump;
 mod options;
@@ -43,3 +45,4 @@ pub use dsn::{Dsn, ParseDsnError};
 pub use feedback::Feedback;
 pub use minidump::attachment as minidump_attachment;
 pub use options::{Attach, BeforeSend, Options};
+pub use sentry_types::protocol::v7 as protocol;

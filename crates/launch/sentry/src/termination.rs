@@ -70,12 +70,12 @@ pub(crate) fn is_watchdog(ended: &RunFacts, now: &Conditions) -> bool {
 /// Returns the id of the run's event: the run's id with its bits inverted, as a version 4 UUID.
 ///
 /// It differs from all other ids but is the same each time the run is reported.
-pub(crate) fn event_id(run: &RunFacts) -> String {
+pub(crate) fn event_id(run: &RunFacts) -> Id {
     let mut id = run.run_id.0.map(|byte| !byte);
     // Version 4 and variant 1 of RFC 9562.
     id[6] = id[6] & 0x0f | 0x40;
     id[8] = id[8] & 0x3f | 0x80;
-    Id(id).to_string()
+    Id(id)
 }
 
 /// Returns the last time at which the run is known to have been alive.

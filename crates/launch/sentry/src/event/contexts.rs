@@ -1,112 +1,127 @@
 //! Contexts: app, system, device, and those set by the app.
 
+use std::collections::BTreeMap;
+
 use coroner_report::model::{Address, Explanation, Report, RunFacts};
-use coroner_report::run_state::{Foreground, ThermalState};
+use coroner_report::run_state::Foreground;
 use coroner_report::wire::{Access, Os};
-use serde_json::{Map, Value, json};
+use sentry_types::protocol::v7::{
+    AppContext, Context, DeviceContext, Map, OsContext, RuntimeContext, SpanId, TraceContext, TraceId,
+};
+use serde_json::{Value, json};
 
-use super::time_text;
+use super::{Event, micros, time_text};
 
-/// The contexts that Coroner fills in.
-pub const OWN_CONTEXTS: [&str; 7] = ["app", "device", "os", "runtime", "culture", "coroner", "fault"];
+type Object = serde_json::Map<String, Value>;
 
-/// A context under construction; contains only known values.
-struct Context(Map<String, Value>);
+/// Known values under construction, of a context that `sentry-types` lacks or beside its fields.
+#[derive(Default)]
+struct Values(Map<String, Value>);
 
-impl Context {
-    fn new(kind: &str) -> Self {
-        Self(Map::from_iter([("type".to_owned(), kind.into())]))
-    }
-
-    fn set<T: Into<Value>>(&mut self, key: &str, value: Option<T>) -> &mut Self {
+impl Values {
+    fn set<T: Into<Value>>(mut self, key: &str, value: Option<T>) -> Self {
         if let Some(value) = value {
             self.0.insert(key.to_owned(), value.into());
         }
         self
     }
-
-    /// Adds the context unless it is empty. Its values override those set by the app.
-    fn add(self, contexts: &mut Map<String, Value>, name: &str) {
-        match contexts.get_mut(name) {
-            Some(Value::Object(set)) => set.extend(self.0),
-            _ if self.0.len() > 1 => drop(contexts.insert(name.to_owned(), Value::Object(self.0))),
-            _ => {}
-        }
-    }
 }
 
-/// Returns a report's contexts. `unidentified` are images without an id, `left_out` the numbers of
-/// omitted frames.
-pub(super) fn from_report(
-    report: &Report,
-    unidentified: Vec<String>,
-    left_out: Map<String, Value>,
-) -> Map<String, Value> {
-    let mut contexts = Map::new();
+/// Adds a report's contexts to the event. `unidentified` are images without an id, `left_out` the
+/// numbers of omitted frames.
+pub(super) fn add(event: &mut Event, report: &Report, unidentified: Vec<String>, left_out: Object) {
     let empty = RunFacts::default();
     let run = report.run.as_ref().unwrap_or(&empty);
-    // Add the app's contexts first: Coroner's values override them.
+    let mut set: BTreeMap<String, Object> = BTreeMap::new();
     for (name, value) in &run.contexts {
         let value = match value.to_json() {
             Value::Object(map) => map,
-            other => Map::from_iter([("value".to_owned(), other)]),
+            other => Object::from_iter([("value".to_owned(), other)]),
         };
-        contexts.insert(name.clone(), Value::Object(value));
+        set.insert(name.clone(), value);
     }
-    app(run).add(&mut contexts, "app");
-    os(report, run).add(&mut contexts, "os");
-    device(report, run).add(&mut contexts, "device");
-    let mut runtime = Context::new("runtime");
-    runtime.set("name", run.app.runtime_name.clone()).set("version", run.app.runtime_version.clone());
-    runtime.add(&mut contexts, "runtime");
-    let mut culture = Context::new("culture");
-    culture.set("locale", run.device.locale.clone()).set("timezone", run.device.time_zone.clone());
-    culture.add(&mut contexts, "culture");
-    coroner(report, unidentified, left_out).add(&mut contexts, "coroner");
-    if let Some(explanation) = report.explanation.as_ref().filter(|explanation| explanation.kind.is_fault()) {
-        fault(explanation).add(&mut contexts, "fault");
+    let runtime = RuntimeContext {
+        name: run.app.runtime_name.clone(),
+        version: run.app.runtime_version.clone(),
+        ..RuntimeContext::default()
+    };
+    let culture =
+        Values::default().set("locale", run.device.locale.clone()).set("timezone", run.device.time_zone.clone());
+    let explanation = report.explanation.as_ref().filter(|explanation| explanation.kind.is_fault());
+    let own = [
+        ("app", Some(app(run).into())),
+        ("os", Some(os(report, run).into())),
+        ("device", Some(device(report, run).into())),
+        ("runtime", Some(runtime.into())),
+        ("culture", Some(Context::Other(culture.0))),
+        ("coroner", Some(Context::Other(coroner(report, unidentified, left_out).0))),
+        ("fault", explanation.map(|explanation| Context::Other(fault(explanation).0))),
+        ("trace", trace(report, run).filter(|_| !set.contains_key("trace")).map(Into::into)),
+    ];
+    for (name, context) in own {
+        let Some(Ok(Value::Object(mut values))) = context.as_ref().map(serde_json::to_value) else { continue };
+        values.remove("type");
+        if let Some(set) = set.get_mut(name) {
+            // Coroner's values override the app's.
+            set.remove("type");
+            set.extend(values);
+        } else if !values.is_empty() {
+            event.contexts.extend(context.map(|context| (name.to_owned(), context)));
+        }
     }
-    if !contexts.contains_key("trace") {
-        trace(report, run).add(&mut contexts, "trace");
+    for (name, mut values) in set {
+        let kind = values.remove("type");
+        let tagged = json!(kind).as_str().unwrap_or(&name).to_owned();
+        let context = typed(&tagged, &values).unwrap_or_else(|| {
+            event.extensions.contexts.extend(kind.map(|kind| (name.clone(), kind)));
+            Context::Other(values.into_iter().collect())
+        });
+        event.contexts.insert(name, context);
     }
-    contexts
+}
+
+/// Returns the context in the model's type of this name; `None` if that would lose anything.
+fn typed(kind: &str, values: &Object) -> Option<Context> {
+    let mut values = values.clone();
+    values.insert("type".to_owned(), kind.into());
+    let values = Value::Object(values);
+    let context: Context = serde_json::from_value(values.clone()).ok()?;
+    (serde_json::to_value(&context).ok()? == values).then_some(context)
 }
 
 /// Returns the trace of an event of an app that set none: all events of a run belong to one trace,
 /// whose id is the run's.
-fn trace(report: &Report, run: &RunFacts) -> Context {
-    let mut context = Context::new("trace");
-    let Some(trace) = [report.header.run_id, run.run_id].into_iter().find(|id| !id.is_nil()) else { return context };
+fn trace(report: &Report, run: &RunFacts) -> Option<TraceContext> {
+    let trace = [report.header.run_id, run.run_id].into_iter().find(|id| !id.is_nil())?;
     let event = Some(report.event_id()).filter(|id| !id.is_nil()).unwrap_or(trace);
-    let span = event.to_string().get(16..).unwrap_or_default().to_owned();
-    if span.bytes().any(|digit| digit != b'0') {
-        context.set("trace_id", Some(trace.to_string())).set("span_id", Some(span));
-    }
-    context
+    let span = *event.0.last_chunk::<8>()?;
+    let (trace_id, span_id) = (TraceId::from(trace.0), SpanId::from(span));
+    (span != [0; 8]).then(|| TraceContext { trace_id, span_id, ..TraceContext::default() })
 }
 
-fn app(run: &RunFacts) -> Context {
-    let mut context = Context::new("app");
+fn app(run: &RunFacts) -> AppContext {
     let facts = &run.app;
     let in_foreground = match run.lifecycle.foreground {
         Foreground::FOREGROUND => Some(true),
         Foreground::BACKGROUND => Some(false),
         _ => None,
     };
-    context
-        .set("app_identifier", facts.id.clone())
-        .set("app_name", facts.name.clone())
-        .set("app_version", facts.version.clone())
-        .set("app_build", facts.build.clone())
-        .set("app_start_time", facts.installed.or(facts.process_start).map(time_text))
+    let other = Values::default()
         .set("app_memory", run.lifecycle.memory_used)
         .set("free_memory", run.lifecycle.memory_available)
         .set("in_foreground", in_foreground);
-    context
+    AppContext {
+        app_identifier: facts.id.clone(),
+        app_name: facts.name.clone(),
+        app_version: facts.version.clone(),
+        app_build: facts.build.clone(),
+        app_start_time: facts.installed.or(facts.process_start).map(micros),
+        other: other.0,
+        ..AppContext::default()
+    }
 }
 
-fn os(report: &Report, run: &RunFacts) -> Context {
-    let mut context = Context::new("os");
+fn os(report: &Report, run: &RunFacts) -> OsContext {
     let facts = &run.os;
     let name = facts.name.clone().or_else(|| {
         let name = match report.header.os {
@@ -123,45 +138,44 @@ fn os(report: &Report, run: &RunFacts) -> Context {
         };
         Some(name.to_owned())
     });
-    context
-        .set("name", name)
-        .set("version", facts.version.clone())
-        .set("build", facts.build.clone())
-        .set("kernel_version", facts.kernel_version.clone())
-        .set("rooted", facts.rooted)
+    let other = Values::default()
         .set("distribution_name", facts.distribution.clone())
         .set("distribution_version", facts.distribution_version.clone());
-    context
+    OsContext {
+        name,
+        version: facts.version.clone(),
+        build: facts.build.clone(),
+        kernel_version: facts.kernel_version.clone(),
+        rooted: facts.rooted,
+        other: other.0,
+    }
 }
 
-fn device(report: &Report, run: &RunFacts) -> Context {
-    let mut context = Context::new("device");
-    let facts = &run.device;
-    let arch = facts.arch.clone().or_else(|| report.header.arch.map(|arch| arch.name().to_owned()));
-    context
-        .set("arch", arch)
-        .set("model", facts.model.clone())
-        .set("family", facts.family.clone())
+fn device(report: &Report, run: &RunFacts) -> DeviceContext {
+    let (facts, state) = (&run.device, run.device_state.as_ref());
+    let other = Values::default()
         .set("cpu_description", facts.cpu.clone())
         .set("processor_count", facts.processor_count)
-        .set("memory_size", facts.memory_size)
-        .set("boot_time", facts.boot_time.map(time_text))
-        .set("simulator", facts.simulator);
-    if let Some(state) = &run.device_state {
-        context
-            .set("free_memory", state.memory_free)
-            .set("storage_size", state.storage_size)
-            .set("free_storage", state.storage_free)
-            .set("battery_level", state.battery_percent.map(f64::from))
-            .set("charging", state.charging)
-            .set("thermal_state", state.thermal.and_then(ThermalState::name));
+        .set("charging", state.and_then(|state| state.charging))
+        .set("thermal_state", state.and_then(|state| state.thermal?.name()));
+    DeviceContext {
+        arch: facts.arch.clone().or_else(|| report.header.arch.map(|arch| arch.name().to_owned())),
+        model: facts.model.clone(),
+        family: facts.family.clone(),
+        memory_size: facts.memory_size,
+        boot_time: facts.boot_time.map(micros),
+        simulator: facts.simulator,
+        free_memory: state.and_then(|state| state.memory_free),
+        storage_size: state.and_then(|state| state.storage_size),
+        free_storage: state.and_then(|state| state.storage_free),
+        battery_level: state.and_then(|state| state.battery_percent).map(f32::from),
+        other: other.0,
+        ..DeviceContext::default()
     }
-    context
 }
 
 /// Describes the report itself: how long writing it took, what is missing.
-fn coroner(report: &Report, unidentified: Vec<String>, left_out: Map<String, Value>) -> Context {
-    let mut context = Context::new("coroner");
+fn coroner(report: &Report, unidentified: Vec<String>, left_out: Object) -> Values {
     let problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
     let run_problems = report.run.iter().flat_map(|run| &run.problems).map(ToString::to_string);
     let problems: Vec<String> = problems.into_iter().chain(run_problems).collect();
@@ -173,12 +187,12 @@ fn coroner(report: &Report, unidentified: Vec<String>, left_out: Map<String, Val
         .collect();
     let second: Vec<Value> =
         report.crash.iter().flat_map(|crash| &crash.concurrent_crashes).map(|second| json!(second)).collect();
-    let not_captured: Map<String, Value> = report
+    let not_captured: Object = report
         .threads
         .iter()
         .filter_map(|thread| Some((thread.tid.to_string(), thread.not_captured?.to_string().into())))
         .collect();
-    context
+    Values::default()
         .set("complete", report.crash.is_some().then_some(report.complete))
         .set("run_id", Some(report.header.run_id).filter(|id| !id.is_nil()).map(|id| id.to_string()))
         .set("capture_us", report.end.as_ref().map(|end| end.total_ns / 1000))
@@ -190,18 +204,16 @@ fn coroner(report: &Report, unidentified: Vec<String>, left_out: Map<String, Val
         .set("threads_not_captured", Some(not_captured).filter(|threads| !threads.is_empty()))
         .set("annotations", Some(annotations).filter(|list| !list.is_empty()))
         .set("concurrent_crashes", Some(second).filter(|list| !list.is_empty()))
-        .set("flags", some(report.crash.iter().flat_map(|crash| &crash.flags).map(|flag| flag_name(*flag)).collect()));
-    context
+        .set("flags", some(report.crash.iter().flat_map(|crash| &crash.flags).map(|flag| flag_name(*flag)).collect()))
 }
 
 /// The explanation of the crash: numbers and texts that a server shows unchanged.
-fn fault(explanation: &Explanation) -> Context {
-    let mut context = Context::new("fault");
+fn fault(explanation: &Explanation) -> Values {
     let hexadecimal = |address: Address| address.to_string();
     let access = explanation.access.unwrap_or_default();
     let operand = explanation.operand.as_ref();
     let recursion = explanation.recursion.as_ref();
-    context
+    Values::default()
         .set("kind", Some(explanation.kind.name()))
         .set("certainty", Some(explanation.certainty.name()))
         .set("access", access.kind.and_then(Access::name))
@@ -220,8 +232,7 @@ fn fault(explanation: &Explanation) -> Context {
         .set("recursion", recursion.map(|recursion| recursion.functions.join(", ")))
         .set("rounds", recursion.map(|recursion| recursion.rounds))
         .set("bytes_per_round", recursion.and_then(|recursion| recursion.bytes))
-        .set("facts", Some(explanation.facts.join("; ")).filter(|facts| !facts.is_empty()));
-    context
+        .set("facts", Some(explanation.facts.join("; ")).filter(|facts| !facts.is_empty()))
 }
 
 fn flag_name(flag: coroner_report::model::CrashFlag) -> String {

@@ -2,61 +2,40 @@
 
 use coroner_report::model::{Image, Report};
 use coroner_report::wire::{ImageKind, Os};
-use serde::{Deserialize, Serialize};
+use sentry_types::protocol::v7::SymbolicDebugImage;
+use sentry_types::protocol::v7::debugid::{CodeId, DebugId};
 
-/// The debug id of an image without one.
-const NIL: &str = "00000000-0000-0000-0000-000000000000";
+use super::Event;
 
-/// A loaded image.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DebugImage {
-    /// `elf`, `macho` or `pe`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// The path from which it was loaded.
-    pub code_file: String,
-    /// The id of its debug information.
-    pub debug_id: String,
-    /// The image's own id: the whole GNU build id, or the `LC_UUID`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub code_id: Option<String>,
-    /// Load address.
-    pub image_addr: String,
-    /// The address for which the file was linked.
-    pub image_vmaddr: String,
-    /// Size of the mapped range, in bytes.
-    pub image_size: u64,
-    /// Architecture.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub arch: Option<String>,
-}
-
-/// Returns a report's images, and the paths of images without an id.
-///
-/// A server could find no debug file for an image without an id.
-pub(super) fn from_report(report: &Report) -> (Vec<DebugImage>, Vec<String>) {
-    let mut images = Vec::new();
+/// Adds a report's images to the event. Returns the paths of images without an id, for which a
+/// server could find no debug file.
+pub(super) fn add(event: &mut Event, report: &Report) -> Vec<String> {
     let mut unidentified = Vec::new();
+    let mut images = Vec::new();
     for image in &report.images {
         // A PE file without CodeView data is found by its code id.
-        let nil = || image.code_id().filter(|_| image.kind == ImageKind::PE).map(|_| NIL.to_owned());
-        match image.debug_id().or_else(nil) {
-            Some(debug_id) => images.push(DebugImage {
-                kind: kind(image, report.header.os).to_owned(),
-                code_file: code_file(image),
-                debug_id,
-                code_id: image.code_id(),
-                image_addr: image.load_address.to_string(),
-                image_vmaddr: format!("{:#x}", image.to_svma(image.load_address)),
-                image_size: image.size,
-                arch: arch(report, image),
-            }),
-            None => unidentified.push(image.path.clone()),
-        }
+        let nil = || (image.kind == ImageKind::PE && image.code_id().is_some()).then(DebugId::nil);
+        let Some(id) = image.debug_id().and_then(|id| id.parse().ok()).or_else(nil) else {
+            unidentified.push(image.path.clone());
+            continue;
+        };
+        let load_address = image.load_address.0;
+        event.extensions.images.insert(load_address, kind(image, report.header.os));
+        let image = SymbolicDebugImage {
+            name: code_file(image),
+            arch: arch(report, image),
+            image_addr: load_address.into(),
+            image_size: image.size,
+            image_vmaddr: image.to_svma(image.load_address).into(),
+            id,
+            code_id: image.code_id().map(CodeId::new),
+            debug_file: None,
+        };
+        images.push(image.into());
     }
-    (images, unidentified)
+    event.debug_meta.to_mut().images = images;
+    unidentified
 }
-
 fn kind(image: &Image, os: Os) -> &'static str {
     match image.kind {
         ImageKind::ELF => "elf",

@@ -2,8 +2,6 @@
 
 use serde_json::{Value, json};
 
-use super::Event;
-
 /// Maximum size of an event, in bytes. Servers accept 1 MiB (develop.sentry.dev, *Envelopes*, "Size
 /// Limits"); the difference allows for a server's own JSON encoding.
 pub(crate) const LARGEST_EVENT: usize = 1_000_000;
@@ -32,22 +30,19 @@ const ENVIRONMENT: usize = 64;
 /// Number of frames that a stack keeps in a much too large event, half from either end.
 const FEW_FRAMES: usize = 32;
 
-/// Shrinks an event's JSON to servers' size limit by dropping the least important parts.
-pub(super) fn fitted(json: Vec<u8>) -> Vec<u8> {
-    if json.len() <= LARGEST_EVENT {
-        return json;
-    }
-    without_least(&json, LARGEST_EVENT).unwrap_or(json)
+/// Returns an event as JSON of at most servers' size limit, without the least important parts.
+pub(super) fn fitted(event: Value) -> Vec<u8> {
+    let json = event.to_string().into_bytes();
+    if json.len() <= LARGEST_EVENT { json } else { without_least(event, LARGEST_EVENT) }
 }
 
 /// Shrinks an event for a server that rejected it as too large; `None` if nothing is left to drop.
 pub(crate) fn shrink(json: &[u8]) -> Option<Vec<u8>> {
-    without_least(json, json.len() / 2).filter(|shrunk| shrunk.len() < json.len())
+    let event = serde_json::from_slice(json).ok()?;
+    Some(without_least(event, json.len() / 2)).filter(|shrunk| shrunk.len() < json.len())
 }
 
-/// Works on JSON throughout, because queued events are stored as JSON.
-fn without_least(json: &[u8], most: usize) -> Option<Vec<u8>> {
-    let mut event: Value = serde_json::from_slice(json).ok()?;
+fn without_least(mut event: Value, most: usize) -> Vec<u8> {
     let mut dropped = Vec::new();
     for (what, drop) in STEPS {
         if drop(&mut event) {
@@ -58,7 +53,7 @@ fn without_least(json: &[u8], most: usize) -> Option<Vec<u8>> {
         }
     }
     note(&mut event, &dropped);
-    Some(event.to_string().into_bytes())
+    event.to_string().into_bytes()
 }
 
 /// Returns the length of a value's JSON, in bytes.
@@ -175,56 +170,59 @@ fn drop_unused_images(event: &mut Value) -> bool {
     images.len() < before
 }
 
-/// Cuts strings that are too long.
-pub(super) fn cut_texts(event: &mut Event) {
-    for exception in &mut event.exception.values {
-        cut(&mut exception.kind, NAME);
-        exception.value.iter_mut().for_each(|value| cut(value, MESSAGE));
-        for value in exception.mechanism.iter_mut().flat_map(|mechanism| mechanism.data.values_mut()) {
+/// Cuts the strings of an event's JSON that are too long.
+pub(super) fn cut_texts(event: &mut Value) {
+    for key in ["exception", "threads"] {
+        for value in list(event, &[key, "values"]).into_iter().flatten() {
+            ["type", "name"].iter().for_each(|key| cut_field(value, key, NAME));
+            cut_field(value, "value", MESSAGE);
+            for value in map(value.get_mut("mechanism").and_then(|mechanism| mechanism.get_mut("data"))) {
+                flatten(value, DATA_LEVELS);
+                cut_value(value, SYMBOL);
+            }
+            for frame in list(value, &["stacktrace", "frames"]).into_iter().flatten() {
+                ["function", "symbol"].iter().for_each(|key| cut_field(frame, key, SYMBOL));
+                ["abs_path", "filename"].iter().for_each(|key| cut_start(frame, key, PATH));
+            }
+        }
+    }
+    list(event, &["debug_meta", "images"]).into_iter().flatten().for_each(|image| cut_start(image, "code_file", PATH));
+    for crumb in list(event, &["breadcrumbs", "values"]).into_iter().flatten() {
+        ["type", "category"].iter().for_each(|key| cut_field(crumb, key, NAME));
+        for value in map(crumb.get_mut("data")) {
             flatten(value, DATA_LEVELS);
-            cut_value(value, SYMBOL);
+            fit(value, CONTEXT);
         }
     }
-    for stack in event.stacktraces_mut() {
-        for frame in &mut stack.frames {
-            [&mut frame.function, &mut frame.symbol].into_iter().flatten().for_each(|name| cut(name, SYMBOL));
-            [&mut frame.abs_path, &mut frame.filename].into_iter().flatten().for_each(|path| cut_start(path, PATH));
+    if let Some(extra) = event.get_mut("extra") {
+        for value in map(Some(extra)) {
+            flatten(value, EXTRA_LEVELS);
+            cut_value(value, EXTRA_TEXT);
         }
+        fit(extra, EXTRA);
     }
-    for thread in &mut event.threads.values {
-        thread.name.iter_mut().for_each(|name| cut(name, NAME));
-    }
-    for image in event.debug_meta.iter_mut().flat_map(|meta| &mut meta.images) {
-        cut_start(&mut image.code_file, PATH);
-    }
-    event.breadcrumbs.values.iter_mut().for_each(|crumb| {
-        cut(&mut crumb.kind, NAME);
-        crumb.category.iter_mut().for_each(|category| cut(category, NAME));
-    });
-    for value in event.extra.values_mut() {
-        flatten(value, EXTRA_LEVELS);
-        cut_value(value, EXTRA_TEXT);
-    }
-    let mut extra = Value::Object(std::mem::take(&mut event.extra));
-    fit(&mut extra, EXTRA);
-    if let Value::Object(extra) = extra {
-        event.extra = extra;
-    }
-    for context in event.contexts.values_mut() {
+    for context in map(event.get_mut("contexts")) {
         flatten(context, CONTEXT_LEVELS);
         fit(context, CONTEXT);
     }
-    for (key, value) in &mut event.user {
+    for (key, value) in event.get_mut("user").and_then(Value::as_object_mut).into_iter().flatten() {
         flatten(value, CONTEXT_LEVELS);
         if key == "data" { fit(value, CONTEXT) } else { cut_value(value, USER) }
     }
-    for value in event.breadcrumbs.values.iter_mut().flat_map(|crumb| crumb.data.values_mut()) {
-        flatten(value, DATA_LEVELS);
-        fit(value, CONTEXT);
-    }
-    event.release = event.release.take().and_then(release);
-    event.environment = event.environment.take().and_then(environment);
-    event.dist = event.dist.take().map(|dist| named(&dist, ENVIRONMENT)).filter(|dist| !dist.is_empty());
+}
+
+/// Returns the values of a map.
+fn map(value: Option<&mut Value>) -> impl Iterator<Item = &mut Value> {
+    value.and_then(Value::as_object_mut).into_iter().flat_map(serde_json::Map::values_mut)
+}
+
+fn cut_field(owner: &mut Value, key: &str, longest: usize) {
+    owner.get_mut(key).into_iter().for_each(|value| cut_value(value, longest));
+}
+
+/// Converts a distribution to what servers accept.
+pub(super) fn dist(dist: String) -> Option<String> {
+    Some(named(&dist, ENVIRONMENT)).filter(|dist| !dist.is_empty())
 }
 
 /// Converts a release to what servers accept: limited length, no path characters, no reserved name.
@@ -299,7 +297,8 @@ fn cut(text: &mut String, longest: usize) {
 }
 
 /// Cuts the start of a path, because its end is more informative.
-fn cut_start(path: &mut String, longest: usize) {
+fn cut_start(owner: &mut Value, key: &str, longest: usize) {
+    let Some(Value::String(path)) = owner.get_mut(key) else { return };
     let length = path.chars().count();
     if length > longest {
         let rest: String = path.chars().skip(length - longest + 1).collect();

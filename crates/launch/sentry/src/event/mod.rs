@@ -1,10 +1,8 @@
 //! Converts a report to a Sentry event.
 //!
-//! The types here cover what a native crash event can contain, with the protocol's names
-//! (develop.sentry.dev, *Event Payloads*), each in a form that Relay's normaliser leaves unchanged:
-//! `cargo xtask sentry-check` sends every kind of crash through it and compares. Coroner defines
-//! its own types because `sentry-types` can't represent what matters here: images of type `elf` and
-//! `macho`, `trust`, `instruction_addr_adjustment`, a thread's state.
+//! The event is built from the types of `sentry-types`, and from [what these lack](crate::extensions).
+//! It is in a form that Relay's normaliser leaves unchanged: `cargo xtask sentry-check` sends every
+//! kind of crash through it and compares.
 
 mod contexts;
 mod exceptions;
@@ -14,175 +12,66 @@ mod scope;
 mod stacktrace;
 mod threads;
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::ops::{Deref, DerefMut};
+use std::time::SystemTime;
 
 pub(crate) use coroner_report::model::hide_home;
-use coroner_report::model::{CrashFlag, Report, RunFacts, Timestamp};
-use coroner_report::run_state::Level;
+use coroner_report::model::{CrashFlag, Id, Report, RunFacts, Timestamp};
 use coroner_report::signature::Signature;
 use coroner_report::wire::Monitor;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use sentry_types::protocol::v7::{self, ClientSdkInfo, ClientSdkPackage, DebugImage, Stacktrace, Uuid};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 
-pub use contexts::OWN_CONTEXTS;
 pub use coroner_report::model::InAppRules;
-pub use exceptions::{Errno, Exception, MachExceptionMeta, Mechanism, MechanismMeta, SignalMeta, WATCHDOG_TERMINATION};
-pub use images::DebugImage;
+pub use exceptions::WATCHDOG_TERMINATION;
 pub(crate) use limits::{environment, release, shrink};
-pub use stacktrace::{Frame, MAX_FRAMES, Stacktrace};
-pub use threads::{HeldLock, Thread};
+pub use stacktrace::MAX_FRAMES;
+
+use crate::extensions::Extensions;
+pub use crate::extensions::OWN_CONTEXTS;
 
 /// The SDK name in events.
 pub const SDK_NAME: &str = "coroner.rust";
 
-/// A list in the protocol's form: `{"values": […]}`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Values<T> {
-    /// The elements.
-    pub values: Vec<T>,
-}
-
-impl<T> Values<T> {
-    /// Returns `true` if the list is empty.
-    pub fn is_empty(&self) -> bool {
-        self.values.is_empty()
-    }
-}
-
-impl<T> Default for Values<T> {
-    fn default() -> Self {
-        Self { values: Vec::new() }
-    }
-}
-
-impl<T> From<Vec<T>> for Values<T> {
-    fn from(values: Vec<T>) -> Self {
-        Self { values }
-    }
-}
-
-/// An event from a native program. Times are RFC 3339 in UTC; addresses are `0x` and hexadecimal
-/// digits.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// An event from a native program.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Event {
-    /// The event's id: 32 hexadecimal digits, generated at the time of the crash.
+    /// The event in the model of `sentry-types`; this type derefs to it.
     ///
-    /// Servers drop a second event with the same id.
-    pub event_id: String,
-    /// When the crash happened.
-    pub timestamp: String,
-    /// Always `native`.
-    pub platform: String,
-    /// Severity: `fatal`, `error`, `warning`, `info` or `debug`.
-    pub level: String,
-    /// The app's release, such as `app@1.2.3+45`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub release: Option<String>,
-    /// The app's distribution.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dist: Option<String>,
-    /// The app's environment, such as `production`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub environment: Option<String>,
-    /// The app's current activity, such as a screen or a route: the tag `transaction`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub transaction: Option<String>,
-    /// Grouping key that replaces the server's own rules.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub fingerprint: Vec<String>,
-    /// The SDK that created the event.
-    pub sdk: Sdk,
-    /// The exceptions: the root cause first, the one that terminated the process last.
-    #[serde(default, skip_serializing_if = "Values::is_empty")]
-    pub exception: Values<Exception>,
-    /// All threads. If an exception refers to a thread, its stack is in the exception.
-    #[serde(default, skip_serializing_if = "Values::is_empty")]
-    pub threads: Values<Thread>,
-    /// The images, which a server needs for symbolication.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub debug_meta: Option<DebugMeta>,
-    /// App, system, device and contexts set by the app.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub contexts: Map<String, Value>,
-    /// The app's user.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub user: Map<String, Value>,
-    /// Short texts that can be searched for.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub tags: BTreeMap<String, String>,
-    /// Additional data set by the app.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub extra: Map<String, Value>,
-    /// Breadcrumbs, oldest first.
-    #[serde(default, skip_serializing_if = "Values::is_empty")]
-    pub breadcrumbs: Values<Breadcrumb>,
+    /// Its id was generated at the time of the crash. Servers drop a second event with the same id.
+    pub protocol: v7::Event<'static>,
+    /// Fields that this model lacks.
+    pub extensions: Extensions,
 }
 
-/// The SDK that created an event.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sdk {
-    /// [`SDK_NAME`].
-    pub name: String,
-    /// The SDK's version.
-    pub version: String,
-    /// The parts of the SDK that detected the crash.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub integrations: Vec<String>,
-    /// The packages that make up the SDK.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub packages: Vec<Package>,
-}
+impl Deref for Event {
+    type Target = v7::Event<'static>;
 
-impl Sdk {
-    /// Returns the SDK description for this version of Coroner.
-    pub fn coroner() -> Self {
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        let package = |name: &str| Package { name: name.to_owned(), version: version.clone() };
-        Self {
-            name: SDK_NAME.to_owned(),
-            integrations: Vec::new(),
-            packages: vec![package("cargo:coroner"), package("cargo:coroner-sentry")],
-            version,
-        }
+    fn deref(&self) -> &Self::Target {
+        &self.protocol
     }
 }
 
-/// A package of an [`Sdk`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Package {
-    /// `cargo:` and the crate's name.
-    pub name: String,
-    /// The package's version.
-    pub version: String,
+impl DerefMut for Event {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.protocol
+    }
 }
 
-/// The images, which a server needs for symbolication.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DebugMeta {
-    /// The loaded images.
-    pub images: Vec<DebugImage>,
+/// Writes [`to_value`](Event::to_value).
+impl Serialize for Event {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.to_value().serialize(serializer)
+    }
 }
 
-/// A breadcrumb.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Breadcrumb {
-    /// When it happened.
-    pub timestamp: String,
-    /// Kind, such as `navigation`; `default` if none was given.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// Category, such as `ui.click`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub category: Option<String>,
-    /// Description of the event.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-    /// Severity.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub level: Option<String>,
-    /// Additional data.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub data: Map<String, Value>,
+/// Returns the SDK description for a version of Coroner.
+pub(crate) fn sdk(version: &str, integrations: Vec<String>) -> ClientSdkInfo {
+    let package = |name: &str| ClientSdkPackage { name: name.to_owned(), version: version.to_owned() };
+    let packages = vec![package("cargo:coroner"), package("cargo:coroner-sentry")];
+    ClientSdkInfo { name: SDK_NAME.to_owned(), version: version.to_owned(), integrations, packages }
 }
 
 /// Options for creating an event from a report.
@@ -209,62 +98,90 @@ impl Event {
         let app = run.map(|run| &run.app);
         let time = report.crash.as_ref().map_or(report.header.process_start, |crash| crash.time);
         let choose = |set: &Option<String>, recorded: Option<&String>| set.clone().or_else(|| recorded.cloned());
-        let mut event = Event {
-            event_id: report.event_id().to_string(),
-            timestamp: time_text(time),
-            platform: "native".to_owned(),
+        let release = choose(&options.release, run.and_then(|run| run.release.as_ref().or(run.app.release.as_ref())));
+        let recorded = run.and_then(|run| run.environment.as_ref().or(run.app.environment.as_ref()));
+        let environment = choose(&options.environment, recorded);
+        let dist = choose(&options.dist, app.and_then(|app| app.dist.as_ref()));
+        // The report was created by the version of Coroner that was in the app when it crashed.
+        let version = Some(report.header.sdk_version.as_str()).filter(|version| !version.is_empty());
+        let integrations = report.crash.iter().map(|crash| crash.monitor.to_string()).collect();
+        let protocol = v7::Event {
+            event_id: Uuid::from_bytes(report.event_id().0),
+            timestamp: micros(time),
+            platform: Cow::Borrowed("native"),
             level: level(report),
-            release: choose(&options.release, run.and_then(|run| run.release.as_ref().or(run.app.release.as_ref()))),
-            dist: choose(&options.dist, app.and_then(|app| app.dist.as_ref())),
-            environment: choose(
-                &options.environment,
-                run.and_then(|run| run.environment.as_ref().or(run.app.environment.as_ref())),
-            ),
-            sdk: sdk(report),
-            ..Event::default()
+            release: release.and_then(limits::release).map(Cow::Owned),
+            dist: dist.and_then(limits::dist).map(Cow::Owned),
+            environment: environment.and_then(limits::environment).map(Cow::Owned),
+            sdk: Some(Cow::Owned(sdk(version.unwrap_or(env!("CARGO_PKG_VERSION")), integrations))),
+            ..v7::Event::default()
         };
+        let mut event = Event { protocol, extensions: Extensions::default() };
         let stacks = stacktrace::Stacks::new(report, &options.in_app);
         event.exception = exceptions::from_report(report, &stacks).into();
-        event.threads = threads::from_report(report, &stacks).into();
-        let (images, unidentified) = images::from_report(report);
-        event.debug_meta = Some(DebugMeta { images }).filter(|meta| !meta.images.is_empty());
-        event.contexts = contexts::from_report(report, unidentified, stacks.left_out());
+        threads::add(&mut event, report, &stacks);
+        let unidentified = images::add(&mut event, report);
+        contexts::add(&mut event, report, unidentified, stacks.left_out());
         if let Some(run) = run {
             scope::add(&mut event, run);
         }
-        if event.fingerprint.is_empty()
-            && let Some(recursion) = Signature::recursion(report, &options.in_app)
-        {
-            // A server only collapses repeated frames of the same line. Otherwise the issue would
-            // depend on which function, and which line, touched the last page.
-            event.fingerprint = std::iter::once("stack overflow".to_owned()).chain(recursion).collect();
-        }
-        if event.fingerprint.is_empty()
-            && let Some([kind, place]) = Signature::unnamed_place(report, &options.in_app)
-        {
-            if let Some(exception) = event.exception.values.last_mut() {
-                exception.name_place(&place);
-            }
-            event.fingerprint = vec![kind, place];
+        if run.is_none_or(|run| run.fingerprint.is_empty()) {
+            event.group(report, &options.in_app);
         }
         if !options.send_default_pii {
             event.hide_home_directory();
         }
-        limits::cut_texts(&mut event);
         event
+    }
+
+    /// Sets the fingerprint of an event that a server's own rules would group badly.
+    fn group(&mut self, report: &Report, in_app: &InAppRules) {
+        let fingerprint: Vec<String> = if let Some(recursion) = Signature::recursion(report, in_app) {
+            // A server only collapses repeated frames of the same line. Otherwise the issue would
+            // depend on which function, and which line, touched the last page.
+            std::iter::once("stack overflow".to_owned()).chain(recursion).collect()
+        } else if let Some([kind, place]) = Signature::unnamed_place(report, in_app) {
+            if let Some(exception) = self.exception.values.last_mut() {
+                exceptions::name_place(exception, &place);
+            }
+            vec![kind, place]
+        } else {
+            return;
+        };
+        self.fingerprint = fingerprint.into_iter().map(Cow::Owned).collect();
     }
 
     /// Creates the event for a run that the system killed without notice.
     ///
     /// Such runs used too much memory or did not respond. The state of their threads is unknown.
-    pub fn from_watchdog_termination(event_id: &str, time: Timestamp, run: &RunFacts, options: &EventOptions) -> Event {
+    pub fn from_watchdog_termination(event_id: Id, time: Timestamp, run: &RunFacts, options: &EventOptions) -> Event {
         let report = Report { run: Some(run.clone()), ..Report::default() };
         let mut event = Event::from_report(&report, options);
-        event_id.clone_into(&mut event.event_id);
-        event.timestamp = time_text(time);
-        "fatal".clone_into(&mut event.level);
+        event.event_id = Uuid::from_bytes(event_id.0);
+        event.timestamp = micros(time);
+        event.level = v7::Level::Fatal;
         event.exception = vec![exceptions::watchdog_termination(run)].into();
         event
+    }
+
+    /// Returns the event's id as in the protocol: 32 hexadecimal digits.
+    pub fn id(&self) -> String {
+        self.event_id.simple().to_string()
+    }
+
+    /// Returns the event as JSON, with the extensions, and with texts cut to servers' limits.
+    pub fn to_value(&self) -> Value {
+        let mut json = self.to_whole_value();
+        limits::cut_texts(&mut json);
+        json
+    }
+
+    /// Returns the event as JSON with the extensions.
+    pub(crate) fn to_whole_value(&self) -> Value {
+        // Serialization only fails for times before 1970, which only a hook could set.
+        let mut json = serde_json::to_value(&self.protocol).unwrap_or_default();
+        self.extensions.add(&mut json);
+        json
     }
 
     /// Returns the event as JSON that fits the server's size limit.
@@ -272,21 +189,21 @@ impl Event {
     /// If the event is too large, the least important parts are left out and listed in
     /// `dropped_for_size` in the context `coroner`.
     pub fn to_json(&self) -> Vec<u8> {
-        // Serialization only fails for map keys that are not strings, and there are none.
-        limits::fitted(serde_json::to_vec(self).unwrap_or_default())
+        limits::fitted(self.to_value())
     }
 
-    pub(crate) fn stacktraces_mut(&mut self) -> impl Iterator<Item = &mut Stacktrace> {
-        let exceptions = self.exception.values.iter_mut().filter_map(|exception| exception.stacktrace.as_mut());
-        let threads = self.threads.values.iter_mut().filter_map(|thread| thread.stacktrace.as_mut());
-        exceptions.chain(threads)
+    fn stacktraces_mut(&mut self) -> impl Iterator<Item = &mut Stacktrace> {
+        let v7::Event { exception, threads, .. } = &mut self.protocol;
+        let exceptions = exception.values.iter_mut().filter_map(|exception| exception.stacktrace.as_mut());
+        exceptions.chain(threads.values.iter_mut().filter_map(|thread| thread.stacktrace.as_mut()))
     }
 
     /// Replaces the user's home directory, which contains the user's name, with `~` in paths.
     fn hide_home_directory(&mut self) {
-        let images = self.debug_meta.iter_mut().flat_map(|meta| &mut meta.images);
-        for image in images {
-            hide_home(&mut image.code_file);
+        for image in &mut self.debug_meta.to_mut().images {
+            if let DebugImage::Symbolic(image) = image {
+                hide_home(&mut image.name);
+            }
         }
         for stack in self.stacktraces_mut() {
             for frame in &mut stack.frames {
@@ -299,7 +216,12 @@ impl Event {
     }
 }
 
-/// Formats a time as the protocol requires, with microseconds, the precision that servers keep.
+/// Returns a time with microseconds, the precision that servers keep.
+pub(crate) fn micros(time: Timestamp) -> SystemTime {
+    Timestamp(time.0 / 1000 * 1000).into()
+}
+
+/// Formats a time as the protocol requires, with microseconds.
 pub(crate) fn time_text(time: Timestamp) -> String {
     let micros = Timestamp(time.0 / 1000 * 1000);
     let text = micros.to_string();
@@ -307,24 +229,14 @@ pub(crate) fn time_text(time: Timestamp) -> String {
     if text.contains('.') { text } else { text.replace('Z', ".000000Z") }
 }
 
-fn level(report: &Report) -> String {
+fn level(report: &Report) -> v7::Level {
     let survived =
         report.crash.as_ref().is_some_and(|crash| crash.has(CrashFlag::NotFatal) || crash.monitor == Monitor::USER);
+    if !survived {
+        return v7::Level::Fatal;
+    }
     // A level set by the app only applies to events that the process survived; termination is
     // always fatal.
-    let set = report.run.as_ref().and_then(|run| run.level).and_then(Level::name);
-    if survived { set.unwrap_or("error") } else { "fatal" }.to_owned()
-}
-
-fn sdk(report: &Report) -> Sdk {
-    let mut sdk = Sdk::coroner();
-    // The report was created by the version of Coroner that was in the app when it crashed.
-    if !report.header.sdk_version.is_empty() {
-        sdk.version.clone_from(&report.header.sdk_version);
-        if let Some(package) = sdk.packages.first_mut() {
-            package.version.clone_from(&report.header.sdk_version);
-        }
-    }
-    sdk.integrations = report.crash.iter().map(|crash| crash.monitor.to_string()).collect();
-    sdk
+    let set = report.run.as_ref().and_then(|run| run.level?.name()?.parse().ok());
+    set.unwrap_or(v7::Level::Error)
 }

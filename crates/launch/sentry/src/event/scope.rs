@@ -1,17 +1,18 @@
 //! The scope set by the app: user, tags, extra data, fingerprint, breadcrumbs.
 
 use coroner_report::model::{Breadcrumb as Left, RunFacts};
-use serde_json::{Map, Value};
+use sentry_types::protocol::v7::{Breadcrumb, Map, User};
+use serde_json::Value;
 
-use super::{Breadcrumb, Event, time_text};
+use super::{Event, micros};
 
 /// Maximum length of a tag's key that servers accept, in characters.
 const MAX_TAG_KEY: usize = 200;
 /// Maximum length of a tag's value that servers accept, in characters.
 const MAX_TAG: usize = 200;
 
-/// User fields defined by the protocol; all are strings.
-const USER: [&str; 6] = ["id", "username", "email", "name", "ip_address", "segment"];
+/// User fields defined by the protocol that are strings without a field in `sentry-types`.
+const USER: [&str; 2] = ["name", "segment"];
 
 pub(super) fn add(event: &mut Event, run: &RunFacts) {
     for (key, value) in &run.tags {
@@ -20,10 +21,12 @@ pub(super) fn add(event: &mut Event, run: &RunFacts) {
         }
     }
     event.transaction = event.tags.remove("transaction");
-    event.user = run.user.as_ref().map(|user| self::user(user.to_json())).unwrap_or_default();
+    event.user = run.user.as_ref().map(|user| self::user(user.to_json())).filter(|user| *user != User::default());
     event.extra = run.extra.iter().map(|(key, value)| (key.clone(), value.to_json())).collect();
-    event.fingerprint.clone_from(&run.fingerprint);
-    event.breadcrumbs = run.breadcrumbs.iter().map(breadcrumb).collect::<Vec<_>>().into();
+    if !run.fingerprint.is_empty() {
+        event.fingerprint = run.fingerprint.iter().cloned().map(Into::into).collect();
+    }
+    event.breadcrumbs = run.breadcrumbs.iter().map(breadcrumb).collect();
 }
 
 /// Converts a tag to what servers accept.
@@ -39,40 +42,50 @@ fn tag(key: &str, value: &str) -> Option<(String, String)> {
 }
 
 /// Converts a user to what servers accept: known fields as strings, all others below `data`.
-fn user(value: Value) -> Map<String, Value> {
-    let Value::Object(fields) = value else { return Map::new() };
-    let mut user = Map::new();
-    let mut data = Map::new();
-    for (key, value) in fields {
-        match (USER.contains(&key.as_str()), value) {
+fn user(value: Value) -> User {
+    let mut user = User::default();
+    let mut data = serde_json::Map::new();
+    for (key, value) in value.as_object().cloned().unwrap_or_default() {
+        let text = match &value {
+            Value::String(text) if !text.is_empty() => Some(text.clone()),
+            Value::Number(number) => Some(number.to_string()),
+            _ => None,
+        };
+        let address = || text.as_ref().and_then(|text| text.parse().ok());
+        match (key.as_str(), value) {
             (_, Value::Null) => {}
-            (true, Value::String(text)) if !text.is_empty() => drop(user.insert(key, text.into())),
-            (true, Value::Number(number)) => drop(user.insert(key, number.to_string().into())),
-            (_, Value::Object(more)) if key == "data" => data.extend(more),
+            ("id", _) if text.is_some() => user.id = text,
+            ("username", _) if text.is_some() => user.username = text,
+            ("email", _) if text.is_some() => user.email = text,
+            ("ip_address", _) if address().is_some() => user.ip_address = address(),
+            (known, _) if USER.contains(&known) && text.is_some() => {
+                user.other.extend(text.map(|text| (key, text.into())));
+            }
+            ("data", Value::Object(more)) => data.extend(more),
             (_, value) => drop(data.insert(key, value)),
         }
     }
     if !data.is_empty() {
-        user.insert("data".to_owned(), data.into());
+        user.other.insert("data".to_owned(), data.into());
     }
     user
 }
 
 fn breadcrumb(left: &Left) -> Breadcrumb {
     let mut data = match left.data.as_ref().map(coroner_report::model::Value::to_json) {
-        Some(Value::Object(data)) => data,
-        Some(other) if !other.is_null() => Map::from_iter([("value".to_owned(), other)]),
+        Some(Value::Object(data)) => data.into_iter().collect(),
+        Some(other) if !other.is_null() => Map::from([("value".to_owned(), other)]),
         _ => Map::new(),
     };
     if left.repetitions > 0 {
         data.insert("times".to_owned(), (left.repetitions + 1).into());
     }
     Breadcrumb {
-        timestamp: time_text(left.time),
-        kind: left.kind.clone().unwrap_or_else(|| "default".to_owned()),
+        timestamp: micros(left.time),
+        ty: left.kind.clone().unwrap_or_else(|| "default".to_owned()),
         category: left.category.clone(),
         message: left.message.clone(),
-        level: left.level.name().map(ToOwned::to_owned),
+        level: left.level.name().and_then(|level| level.parse().ok()).unwrap_or_default(),
         data,
     }
 }

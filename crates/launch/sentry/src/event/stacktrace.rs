@@ -1,88 +1,19 @@
 //! Stack traces in the protocol's form: frames oldest first, registers by name.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 
 use coroner_report::model::{
     Exception, Frame as Found, ImageIndex, InApp, InAppRules, Registers, Report, Skipped, Thread, is_panic_function,
 };
 use coroner_report::wire::{FoundBy, Monitor};
-use serde::{Deserialize, Serialize};
+use sentry_types::protocol::v7::{Addr, Frame, Map as Sorted, RegVal, Stacktrace};
 use serde_json::{Map, Value};
+
+use crate::extensions::{PLATFORM, TRUST};
 
 /// Maximum number of a stack's frames in an event, the same as Relay's (`max_frames` of its
 /// schema). Larger stacks keep the first and the last half of this number.
 pub const MAX_FRAMES: usize = 250;
-
-/// A stack trace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stacktrace {
-    /// The frames, outermost first.
-    pub frames: Vec<Frame>,
-    /// The registers of the innermost frame, by name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub registers: BTreeMap<String, String>,
-    /// `none`: each `instruction_addr` is already inside its instruction. Return addresses have
-    /// been decremented, except in frames called from a signal frame, which a server couldn't
-    /// detect.
-    pub instruction_addr_adjustment: String,
-    /// Whether the stack was captured while the thread ran, without an exception raised there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub snapshot: Option<bool>,
-}
-
-/// A frame of a stack.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Frame {
-    /// The function, demangled.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub function: Option<String>,
-    /// The symbol's name as in the symbol table.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub symbol: Option<String>,
-    /// The image's path.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub package: Option<String>,
-    /// The source file: a relative path, or the last component of an absolute one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub filename: Option<String>,
-    /// The source file's absolute path.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub abs_path: Option<String>,
-    /// Line, from 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lineno: Option<u32>,
-    /// Column, from 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub colno: Option<u32>,
-    /// The class of a Java method.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub module: Option<String>,
-    /// The language of a managed runtime's frame, such as `java` or `javascript`.
-    ///
-    /// Events themselves are of native code.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub platform: Option<String>,
-    /// The address inside the frame's instruction.
-    ///
-    /// It is empty for frames of a managed runtime and where functions are inlined.
-    ///
-    /// A server with debug files replaces each frame that has an address with all functions at that
-    /// address, and leaves the others unchanged (`get_frames_for_symbolication` of Sentry). If all
-    /// inlined functions had their address, they would be multiplied: four would become sixteen.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub instruction_addr: String,
-    /// The function's start address.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub symbol_addr: Option<String>,
-    /// The image's load address.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub image_addr: Option<String>,
-    /// Whether the frame is the app's own code.
-    pub in_app: bool,
-    /// The unwinding method: `context`, `cfi`, `fp`, `prewalked`, `scan`.
-    pub trust: String,
-}
 
 /// Whether all functions of a frame only pass a panic on to the panic hook.
 fn passes_panic_on(frame: &Found) -> bool {
@@ -122,7 +53,7 @@ impl<'r> Stacks<'r> {
     pub(super) fn thread(&self, thread: &Thread) -> Option<Stacktrace> {
         let mut stack = self.convert_frames(&thread.frames, &thread.skipped, || format!("thread {}", thread.tid))?;
         for (name, value) in thread.registers.iter().flat_map(Registers::named) {
-            stack.registers.insert(name.to_owned(), format!("{value:#x}"));
+            stack.registers.insert(name.to_owned(), RegVal(value));
         }
         Some(stack)
     }
@@ -161,12 +92,7 @@ impl<'r> Stacks<'r> {
             self.left_out.borrow_mut().insert(name(), left_out.into());
         }
         frames.reverse();
-        (!frames.is_empty()).then(|| Stacktrace {
-            frames,
-            registers: BTreeMap::new(),
-            instruction_addr_adjustment: "none".to_owned(),
-            snapshot: None,
-        })
+        (!frames.is_empty()).then(|| Stacktrace { frames, ..Stacktrace::default() })
     }
 
     /// Expands a machine-code frame to its functions.
@@ -181,13 +107,16 @@ impl<'r> Stacks<'r> {
             function: found.function.clone().or_else(|| found.raw_function.clone()),
             symbol: found.raw_function.clone(),
             filename: found.file.clone(),
-            lineno: found.line.filter(|line| *line > 0),
-            colno: found.column.filter(|column| *column > 0),
-            // If inlined functions are known, a server's debug file can't add anything.
-            instruction_addr: if found.inlined.is_empty() { address.to_string() } else { String::new() },
-            symbol_addr: found.symbol_address.map(|address| address.to_string()),
-            image_addr: image.map(|image| image.load_address.to_string()),
-            trust: found.trust().to_owned(),
+            lineno: found.line.filter(|line| *line > 0).map(u64::from),
+            colno: found.column.filter(|column| *column > 0).map(u64::from),
+            // A server with debug files replaces each frame that has an address with all functions
+            // at that address (`get_frames_for_symbolication` of Sentry). With the address in all
+            // inlined functions, four would become sixteen. If they are known, a server's debug
+            // file can't add anything.
+            instruction_addr: found.inlined.is_empty().then_some(Addr(address.0)),
+            symbol_addr: found.symbol_address.map(|address| Addr(address.0)),
+            image_addr: image.map(|image| Addr(image.load_address.0)),
+            vars: Sorted::from([(TRUST.to_owned(), found.trust().into())]),
             package,
             ..Frame::default()
         };
@@ -198,8 +127,8 @@ impl<'r> Stacks<'r> {
                 function: inlined.function.clone().or_else(|| inlined.raw_function.clone()),
                 symbol: inlined.raw_function.clone(),
                 filename: inlined.file.clone(),
-                lineno: inlined.line.filter(|line| *line > 0),
-                colno: inlined.column.filter(|column| *column > 0),
+                lineno: inlined.line.filter(|line| *line > 0).map(u64::from),
+                colno: inlined.column.filter(|column| *column > 0).map(u64::from),
                 // The symbol address belongs to the enclosing function; an inlined function has
                 // none.
                 symbol_addr: None,
@@ -208,9 +137,10 @@ impl<'r> Stacks<'r> {
             .collect();
         inlined.into_iter().chain([whole]).map(move |mut frame| {
             let (package, function) = (frame.package.as_deref(), frame.function.as_deref());
-            frame.in_app = found.in_app.unwrap_or_else(|| self.in_app.is(package, function, frame.filename.as_deref()));
+            let is_in_app = || self.in_app.is(package, function, frame.filename.as_deref());
+            frame.in_app = Some(found.in_app.unwrap_or_else(is_in_app));
             if is_managed {
-                frame.instruction_addr = String::new();
+                frame.instruction_addr = None;
                 // Java frames have no module; frames of other runtimes have the language there.
                 let language = frame.package.take();
                 if language.is_none() {
@@ -219,7 +149,8 @@ impl<'r> Stacks<'r> {
                     frame.module = Some(class.to_owned());
                     frame.function = Some(name.to_owned());
                 }
-                frame.platform = Some(language.unwrap_or_else(|| "java".to_owned()));
+                let platform = language.unwrap_or_else(|| "java".to_owned());
+                frame.vars.insert(PLATFORM.to_owned(), platform.into());
             }
             // Includes Windows paths with a drive and backslashes.
             let is_absolute = |path: &String| path.starts_with('/') || path.get(1..3) == Some(":\\");

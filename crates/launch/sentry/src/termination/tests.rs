@@ -40,7 +40,7 @@ fn every_other_explanation_rules_out_a_watchdog() {
 #[test]
 fn the_event_has_its_own_id_and_the_last_known_time() {
     let mut run = run();
-    assert_eq!(event_id(&run), "54545454545444549454545454545454");
+    assert_eq!(event_id(&run).to_string(), "54545454545444549454545454545454");
     assert_eq!(last_sign(&run), Timestamp(5));
     run.breadcrumbs = vec![Breadcrumb { time: Timestamp(9), ..Breadcrumb::default() }];
     assert_eq!(last_sign(&run), Timestamp(9));

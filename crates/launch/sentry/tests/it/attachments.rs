@@ -54,10 +54,10 @@ fn a_system_minidump_is_attached_and_windows_images_have_ids() {
     assert_eq!(kinds(Monitor::PANIC, false).1, [AttachmentKind::File; 3]);
     let event = serde_json::to_value(&event).unwrap();
     let images = &event["debug_meta"]["images"];
-    assert_eq!((&images[0]["type"], &images[0]["code_id"]), (&"pe".into(), &"5A9832E5287000".into()));
+    assert_eq!((&images[0]["type"], &images[0]["code_id"]), (&"pe".into(), &"5a9832e5287000".into()));
     assert_eq!(images[0]["debug_id"], "01010101-0101-0101-0101-010101010101-a");
     assert_eq!(images[1]["debug_id"], "00000000-0000-0000-0000-000000000000");
-    assert_eq!((&images[1]["code_id"], &images[1]["image_vmaddr"]), (&"5A9832E5287000".into(), &"0x0".into()));
+    assert_eq!(images[1]["code_id"], "5a9832e5287000");
 }
 
 #[test]
@@ -80,7 +80,8 @@ fn the_largest_files_are_left_out_unread() {
         let left_out = attachments::limit(&mut attached, MOST, left_out, &mut event);
         let names: Vec<&str> = attached.iter().map(|attachment| attachment.filename.as_str()).collect();
         assert_eq!((names, left_out.len()), (vec!["0.bin"], 29), "the smallest, as far as they go");
-        assert_eq!(event.contexts["coroner"]["attachments_left_out"].as_array().unwrap().len(), 29);
+        let noted = &event.to_value()["contexts"]["coroner"]["attachments_left_out"];
+        assert_eq!(noted.as_array().unwrap().len(), 29);
         let grown = peak() - before;
         assert!(grown < 100 << 10, "{grown} KiB of memory");
     });

@@ -515,7 +515,7 @@ fn offline_and_portal_failures_do_not_count_as_attempts() {
 fn a_dropped_event_is_counted_and_its_session_still_ends() {
     let folder = tempfile::tempdir().unwrap();
     let fake = Fake::new(|_| ok());
-    let hook = |event: coroner_sentry::event::Event| (event.event_id != "02".repeat(16)).then_some(event);
+    let hook = |event: coroner_sentry::event::Event| (event.id() != "02".repeat(16)).then_some(event);
     let options = Options { before_send: Some(Arc::new(hook)), sample_rate: 0.5, ..options() };
     let client = client(folder.path(), options, &fake);
     let captured = [1, 2, 0xff].map(|event| client.capture(&report(event)).unwrap());

@@ -15,3 +15,6 @@ mod https;
 mod outbox;
 mod rate_limits;
 mod session;
+#[path = "../../examples/specimens.rs"]
+#[allow(dead_code, reason = "its `main` prints them")]
+mod specimens;

@@ -8,13 +8,16 @@ use coroner_sentry::client_report::{Discarded, Reason};
 use coroner_sentry::envelope::Envelope;
 use coroner_sentry::event::Event;
 use coroner_sentry::outbox::{Outbox, OutboxLimits, Pushed, State};
+use coroner_sentry::protocol::Uuid;
 
 fn now() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_790_000_000)
 }
 
 fn envelope(event: u8) -> Envelope {
-    Envelope::from_event(&Event { event_id: format!("{event:02x}").repeat(16), ..Event::default() })
+    let mut own = Event::default();
+    (own.event_id, own.timestamp) = (Uuid::from_bytes([event; 16]), now());
+    Envelope::from_event(&own)
 }
 
 #[test]
