@@ -190,7 +190,7 @@ impl Client {
         let mut envelope = Envelope::from_event(&event);
         envelope.items.extend(attachments.into_iter().map(Item::attachment));
         // Prevent updates of this session from being sent while its last update is created.
-        let _still = session.as_ref().and_then(|update| self.inner.sender.session_still(&update.sid));
+        let _still = session.as_ref().and_then(|update| self.inner.sender.session_still(&update.sid()));
         let session = match session {
             Some(update) => self.outbox().update(|state| join(state, update))?,
             None => None,
@@ -198,7 +198,8 @@ impl Client {
         if let Some(update) = &session {
             envelope.items.push(Item::json(item_type::SESSION, update));
         }
-        let sid = session.as_ref().map(|update| update.sid.as_str());
+        let sid = session.as_ref().map(SessionUpdate::sid);
+        let sid = sid.as_deref();
         let is_declined = || self.outbox().is_declined(time, options.require_consent);
         let pushed = self.outbox().push_unless(&envelope, sid, SystemTime::now(), is_declined)?;
         if pushed == Pushed::Refused {
@@ -230,8 +231,8 @@ impl Client {
         self.outbox().update(|state| {
             state.discarded.count(reason, "error");
             if let Some(update) = session.and_then(|update| join(state, update)) {
-                state.note_ended(&update.sid);
-                state.begun.retain(|begun| *begun != update.sid);
+                state.note_ended(&update.sid());
+                state.begun.retain(|begun| *begun != update.sid());
                 state.sessions.push(update);
             }
         })
@@ -251,8 +252,9 @@ impl Client {
             return Ok(());
         }
         self.outbox().update(|state| {
-            if !state.begun.contains(&update.sid) && !state.has_ended(&update.sid) {
-                state.begun.push(update.sid.clone());
+            let sid = update.sid();
+            if !state.begun.contains(&sid) && !state.has_ended(&sid) {
+                state.begun.push(sid);
                 state.sessions.push(update);
             }
         })?;
@@ -280,8 +282,8 @@ impl Client {
         let Some(update) = update else { return Ok(()) };
         self.outbox().update(|state| {
             if let Some(update) = join(state, update) {
-                state.note_ended(&update.sid);
-                state.begun.retain(|begun| *begun != update.sid);
+                state.note_ended(&update.sid());
+                state.begun.retain(|begun| *begun != update.sid());
                 state.sessions.push(update);
             }
         })?;
@@ -320,7 +322,7 @@ impl Client {
         let mode = self.inner.options.sessions;
         let run = run?;
         let update = self.teller()?.ended(run, reports).filter(|update| mode.takes(update))?;
-        Some(SessionUpdate { init: mode != SessionMode::CrashesOnly || !is_counted_by_client(run), ..update })
+        Some(update.with_init(mode != SessionMode::CrashesOnly || !is_counted_by_client(run)))
     }
 
     /// Returns the creator of session updates; `None` if sessions are off.
@@ -427,18 +429,20 @@ impl fmt::Debug for Client {
 /// Merges a session's last update with its first, if that was not sent: then `init` is set. Returns
 /// `None` if the last update was already sent.
 fn join(state: &mut crate::outbox::State, update: SessionUpdate) -> Option<SessionUpdate> {
-    if state.has_ended(&update.sid) {
+    let sid = update.sid();
+    if state.has_ended(&sid) {
         return None;
     }
     // A first update that was never sent is merged into the last one. It is removed at once, so
     // that no other process of the app sends it in the meantime. If this process is killed before
     // the last update is stored, the session is never counted.
-    let unsent = state.sessions.take(&update.sid).is_some();
-    let sent = state.begun.contains(&update.sid) && !unsent;
+    let unsent = state.sessions.take(update.session_id).is_some();
+    let sent = state.begun.contains(&sid) && !unsent;
     if !sent {
-        state.begun.retain(|begun| *begun != update.sid);
+        state.begun.retain(|begun| *begun != sid);
     }
-    Some(SessionUpdate { init: update.init && !sent, ..update })
+    let init = update.init && !sent;
+    Some(update.with_init(init))
 }
 
 /// Whether the report's crash terminated the run. `false` for a child created by fork, which has

@@ -498,7 +498,7 @@ impl Sender {
             if batch.is_empty() {
                 break;
             }
-            *locked(&self.on_the_way) = Some(batch.iter().map(|update| update.sid.clone()).collect());
+            *locked(&self.on_the_way) = Some(batch.iter().map(|update| update.sid()).collect());
             let envelope = Envelope { items: items(&batch, mode), ..Envelope::new() };
             let mut leaves = || {
                 self.check_consent()?;

@@ -4,18 +4,22 @@
 //! as crashed or abnormal when an update has that status; no update may follow one that ends the
 //! session (develop.sentry.dev, *Sessions*).
 
+use std::borrow::Cow;
+use std::ops::Deref;
 use std::time::Duration;
 
 use coroner_report::model::{RunFacts, TerminationReason, Timestamp};
 use coroner_report::run_state::{ExitKind, Foreground};
 use coroner_report::wire::Monitor;
-use serde::{Deserialize, Serialize};
+use sentry_types::protocol::v7::{self as protocol, SessionAttributes, SessionStatus, Uuid};
+use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::event::{environment, release, time_text};
+use crate::event::{environment, micros, release};
+use crate::extensions::SessionExtensions;
 
 mod items;
 
-pub use items::{Aggregate, items};
+pub use items::items;
 
 /// Maximum number of updates in one envelope that servers accept.
 pub const MAX_IN_ENVELOPE: usize = 100;
@@ -42,7 +46,7 @@ impl SessionMode {
         match self {
             Self::Off => false,
             Self::Individual | Self::Aggregated => true,
-            Self::CrashesOnly => matches!(update.status.as_str(), "crashed" | "abnormal"),
+            Self::CrashesOnly => matches!(update.status, SessionStatus::Crashed | SessionStatus::Abnormal),
         }
     }
 }
@@ -55,54 +59,47 @@ pub fn is_counted_by_client(run: &RunFacts) -> bool {
     has_errors || (cfg!(panic = "unwind") && run.lifecycle.crashed_by == Some(Monitor::PANIC))
 }
 
-/// A session update.
+/// A session update: the model of `sentry-types`, to which this type derefs, and what this lacks.
+///
+/// The session's id is the run's UUID; an update is recognised by it and its sequence number. A
+/// server counts the session by its first update, which has `init`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionUpdate {
-    /// The session's id: the run's UUID.
-    pub sid: String,
-    /// An anonymous id of the installation, or the user's id.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub did: Option<String>,
-    /// Sequence number, starting at 0, by which a repeated update is recognised.
-    pub seq: u64,
-    /// Whether this is the session's first update; a server counts the session by it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub init: bool,
-    /// The session's start.
-    pub started: String,
-    /// The update's creation time.
-    pub timestamp: String,
-    /// Seconds from the session's start to its end.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub duration: Option<f64>,
-    /// `ok`, `exited`, `crashed` or `abnormal`.
-    pub status: String,
-    /// Number of errors in the session; at least 1 if it crashed.
-    pub errors: u64,
-    /// `anr_foreground` or `anr_background` if the session ended abnormally because of a hang.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub abnormal_mechanism: Option<String>,
-    /// The session's release and environment.
-    pub attrs: SessionAttributes,
+    /// The update in the model of `sentry-types`.
+    #[serde(flatten)]
+    pub protocol: protocol::SessionUpdate<'static>,
+    /// The field that this model lacks.
+    #[serde(flatten)]
+    pub extensions: SessionExtensions,
+}
+
+impl Deref for SessionUpdate {
+    type Target = protocol::SessionUpdate<'static>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.protocol
+    }
 }
 
 impl SessionUpdate {
+    /// Returns the session's id with hyphens.
+    pub fn sid(&self) -> String {
+        self.session_id.to_string()
+    }
+
+    /// Returns the update with `init` as given: whether it is the session's first.
+    #[must_use]
+    pub fn with_init(mut self, init: bool) -> Self {
+        self.protocol.init = init;
+        self
+    }
+
     /// Whether a server may receive the update twice. Relay adds to a counter for `init`, `crashed`
     /// and `abnormal`; for other ends it only adds the session's id to a set, if there were errors
     /// (`extract_session_metrics`).
     pub fn may_repeat(&self) -> bool {
-        !self.init && self.status == "exited"
+        !self.init && self.status == SessionStatus::Exited
     }
-}
-
-/// A session's release and environment.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct SessionAttributes {
-    /// The release. A session requires one.
-    pub release: String,
-    /// The environment.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub environment: Option<String>,
 }
 
 /// Numbers of reports from a run.
@@ -123,11 +120,11 @@ enum End {
 }
 
 impl End {
-    fn status(self) -> &'static str {
+    fn status(self) -> SessionStatus {
         match self {
-            Self::Exited => "exited",
-            Self::Crashed => "crashed",
-            Self::Abnormal(_) => "abnormal",
+            Self::Exited => SessionStatus::Exited,
+            Self::Crashed => SessionStatus::Crashed,
+            Self::Abnormal(_) => SessionStatus::Abnormal,
         }
     }
 }
@@ -176,29 +173,33 @@ pub struct SessionTeller {
 impl SessionTeller {
     /// Creates the first update of a running session. `None` without a release or a session.
     pub fn began(&self, run: &RunFacts) -> Option<SessionUpdate> {
-        let started = started(run)?;
-        Some(SessionUpdate {
-            sid: run.session.as_ref().map_or(run.run_id, |session| session.id).hyphenated(),
-            did: self.installation.clone().or_else(|| user_id(run)),
-            seq: 0,
+        let started = micros(started(run)?);
+        let environment = self.environment.clone().or_else(|| run.app.environment.clone()).and_then(environment);
+        let attributes = SessionAttributes {
+            release: self.release.clone().or_else(|| run.app.release.clone()).and_then(release).map(Cow::Owned)?,
+            environment: environment.map(Cow::Owned),
+            ip_address: None,
+            user_agent: None,
+        };
+        let protocol = protocol::SessionUpdate {
+            session_id: Uuid::from_bytes(run.session.as_ref().map_or(run.run_id, |session| session.id).0),
+            distinct_id: self.installation.clone().or_else(|| user_id(run)),
+            sequence: Some(0),
+            timestamp: Some(started),
+            started,
             init: true,
-            started: time_text(started),
-            timestamp: time_text(started),
             duration: None,
-            status: "ok".to_owned(),
+            status: SessionStatus::Ok,
             errors: 0,
-            abnormal_mechanism: None,
-            attrs: SessionAttributes {
-                release: self.release.clone().or_else(|| run.app.release.clone()).and_then(release)?,
-                environment: self.environment.clone().or_else(|| run.app.environment.clone()).and_then(environment),
-            },
-        })
+            attributes,
+        };
+        Some(SessionUpdate { protocol, extensions: SessionExtensions::default() })
     }
 
     /// Creates the last update of a session whose run has ended and left `reports`. `init` is
     /// `false`: the caller must set it if the first update was not sent.
     pub fn ended(&self, run: &RunFacts, reports: Reports) -> Option<SessionUpdate> {
-        let began = self.began(run)?;
+        let mut update = self.began(run)?;
         let started = started(run)?;
         let end = end(run, reports);
         let lifecycle = &run.lifecycle;
@@ -206,19 +207,19 @@ impl SessionTeller {
         let at = [lifecycle.crash_time, session_end, lifecycle.exit_time, lifecycle.last_alive];
         let at = at.into_iter().flatten().find(|at| *at >= started);
         let errors = run.session.as_ref().map_or(0, |session| session.errors).max(reports.all as u64);
-        Some(SessionUpdate {
-            seq: 1,
+        update.protocol = protocol::SessionUpdate {
+            sequence: Some(1),
             init: false,
-            timestamp: time_text(at.unwrap_or(started)),
+            timestamp: Some(micros(at.unwrap_or(started))),
             duration: at.map(|at| Duration::from_nanos(at.0 - started.0).as_secs_f64()),
-            status: end.status().to_owned(),
+            status: end.status(),
             errors: if end == End::Crashed { errors.max(1) } else { errors },
-            abnormal_mechanism: match end {
-                End::Abnormal(mechanism) => mechanism.map(ToOwned::to_owned),
-                _ => None,
-            },
-            ..began
-        })
+            ..update.protocol
+        };
+        if let End::Abnormal(mechanism) = end {
+            update.extensions.abnormal_mechanism = mechanism.map(ToOwned::to_owned);
+        }
+        Some(update)
     }
 }
 
@@ -243,10 +244,18 @@ struct Waiting {
 }
 
 /// Session updates waiting to be sent.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct PendingSessions {
     updates: Vec<Waiting>,
+}
+
+/// Leaves out what it can't read, so that the rest of a state isn't lost with it.
+impl<'de> Deserialize<'de> for PendingSessions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let updates = Vec::<serde_json::Value>::deserialize(deserializer)?;
+        Ok(Self { updates: updates.into_iter().filter_map(|update| serde_json::from_value(update).ok()).collect() })
+    }
 }
 
 impl PendingSessions {
@@ -263,17 +272,21 @@ impl PendingSessions {
     /// Adds an update. If the session's first update is still here and was never sent, both are
     /// merged into one.
     pub fn push(&mut self, update: SessionUpdate) {
-        if self.updates.iter().any(|waiting| waiting.update.sid == update.sid && waiting.update.seq >= update.seq) {
+        let is_older = |waiting: &Waiting| {
+            waiting.update.session_id == update.session_id && waiting.update.sequence >= update.sequence
+        };
+        if self.updates.iter().any(is_older) {
             return;
         }
-        let begun = self.take(&update.sid);
+        let begun = self.take(update.session_id);
         let init = update.init || begun.is_some_and(|begun| begun.init);
-        self.updates.push(Waiting { update: SessionUpdate { init, ..update }, attempted: false });
+        self.updates.push(Waiting { update: update.with_init(init), attempted: false });
     }
 
     /// Removes and returns the session's update, if it was never sent.
-    pub fn take(&mut self, sid: &str) -> Option<SessionUpdate> {
-        let place = self.updates.iter().position(|waiting| waiting.update.sid == sid && !waiting.attempted)?;
+    pub fn take(&mut self, session_id: Uuid) -> Option<SessionUpdate> {
+        let is_it = |waiting: &Waiting| waiting.update.session_id == session_id && !waiting.attempted;
+        let place = self.updates.iter().position(is_it)?;
         Some(self.updates.remove(place).update)
     }
 
@@ -296,8 +309,8 @@ impl PendingSessions {
         // In aggregated mode, running sessions are only sent after their end.
         let ready = |waiting: &&mut Waiting| {
             !waiting.attempted
-                && !held(&waiting.update.sid)
-                && (mode == SessionMode::Individual || waiting.update.status != "ok")
+                && !held(&waiting.update.sid())
+                && (mode == SessionMode::Individual || waiting.update.status != SessionStatus::Ok)
         };
         let mut batch = Vec::new();
         for waiting in self.updates.iter_mut().filter(ready).take(most) {
@@ -336,5 +349,5 @@ impl PendingSessions {
 }
 
 fn is_in(batch: &[SessionUpdate], update: &SessionUpdate) -> bool {
-    batch.iter().any(|one| (&one.sid, one.seq) == (&update.sid, update.seq))
+    batch.iter().any(|one| (one.session_id, one.sequence) == (update.session_id, update.sequence))
 }

@@ -9,7 +9,7 @@ use coroner_report::model::RunFacts;
 use coroner_sentry::attachments;
 use coroner_sentry::envelope::{Envelope, Item, item_type};
 use coroner_sentry::event::{Event, EventOptions, OWN_CONTEXTS};
-use coroner_sentry::session::{Reports, SessionMode, SessionTeller, SessionUpdate, is_counted_by_client};
+use coroner_sentry::session::{Reports, SessionMode, SessionTeller, is_counted_by_client};
 use sentry_core::protocol::{self, EnvelopeError};
 use sentry_core::{Breadcrumb, Client, ClientOptions, Hub, Integration, Scope as SentryScope};
 
@@ -96,7 +96,7 @@ impl Sink for SentryClientSink {
         let reports = Reports { all: run.reports, crashes: run.crashes };
         let update = teller.ended(run.facts, reports).filter(|update| SessionMode::CrashesOnly.takes(update));
         let Some(update) = update else { return };
-        let update = SessionUpdate { init: !is_counted_by_client(run.facts), ..update };
+        let update = update.with_init(!is_counted_by_client(run.facts));
         let _ = send(&client, &Envelope::new().with(Item::json(item_type::SESSION, &update)));
     }
 

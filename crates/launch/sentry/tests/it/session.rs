@@ -4,6 +4,7 @@ use coroner_report::model::{AppFacts, Id, RunFacts, Timestamp};
 use coroner_report::model::{Lifecycle, Session, Termination, TerminationReason};
 use coroner_report::run_state::{ExitKind, Foreground};
 use coroner_report::wire::Monitor;
+use coroner_sentry::protocol::SessionStatus;
 use coroner_sentry::session::{PendingSessions, Reports, SessionMode, SessionTeller, items};
 
 const SECOND: u64 = 1_000_000_000;
@@ -21,7 +22,7 @@ fn ended(lifecycle: Lifecycle, errors: u64, crashes: usize) -> (String, u64, Opt
 
 fn ended_with(lifecycle: Lifecycle, errors: u64, reports: Reports) -> (String, u64, Option<f64>, Option<String>) {
     let update = SessionTeller::default().ended(&run(lifecycle, errors), reports).unwrap();
-    (update.status, update.errors, update.duration, update.abnormal_mechanism)
+    (update.status.to_string(), update.errors, update.duration, update.extensions.abnormal_mechanism)
 }
 
 #[test]
@@ -44,7 +45,7 @@ fn each_kind_of_end_has_its_status() {
     assert_eq!(ended(Lifecycle { debugged: true, ..killed.clone() }, 0, 0).0, "exited");
     let found = Termination { reason: TerminationReason::Replaced, ..Termination::default() };
     let replaced = RunFacts { termination: Some(found), ..run(killed.clone(), 0) };
-    assert_eq!(SessionTeller::default().ended(&replaced, Reports::default()).unwrap().status, "exited");
+    assert_eq!(SessionTeller::default().ended(&replaced, Reports::default()).unwrap().status, SessionStatus::Exited);
     let hung = Lifecycle { hang_since: Some(Timestamp(1)), ..killed };
     assert_eq!(ended(hung.clone(), 0, 0).3.as_deref(), Some("anr_foreground"));
     let one = Reports { all: 1, crashes: 0 };
@@ -59,7 +60,7 @@ fn a_run_without_a_release_has_no_session() {
     let run = RunFacts { app: AppFacts::default(), ..run(Lifecycle::default(), 0) };
     assert_eq!(SessionTeller::default().began(&run), None);
     let teller = SessionTeller { release: Some("r@1".into()), ..SessionTeller::default() };
-    assert_eq!(teller.began(&run).unwrap().attrs.release, "r@1");
+    assert_eq!(teller.began(&run).unwrap().attributes.release, "r@1");
 }
 
 #[test]
@@ -67,7 +68,7 @@ fn a_session_that_began_and_ended_offline_is_one_update() {
     let teller = SessionTeller::default();
     let facts = run(Lifecycle { exit: ExitKind::CLEAN, ..Lifecycle::default() }, 0);
     let (began, ended) = (teller.began(&facts).unwrap(), teller.ended(&facts, Reports::default()).unwrap());
-    assert_eq!(began.sid, "abababab-abab-abab-abab-abababababab");
+    assert_eq!(began.sid(), "abababab-abab-abab-abab-abababababab");
     let mut pending = PendingSessions::default();
     let free = |_: &str| false;
     for update in [&began, &ended, &ended, &began] {
@@ -75,7 +76,7 @@ fn a_session_that_began_and_ended_offline_is_one_update() {
     }
     assert!(pending.next_batch(SessionMode::Individual, |_| true).is_empty(), "an envelope holds it");
     let batch = pending.next_batch(SessionMode::Individual, free);
-    assert!(batch.len() == 1 && batch[0].init && batch[0].status == "exited");
+    assert!(batch.len() == 1 && batch[0].init && batch[0].status == SessionStatus::Exited);
     pending.remove(&batch);
     assert!(pending.is_empty());
 
@@ -96,7 +97,7 @@ fn a_session_that_began_and_ended_offline_is_one_update() {
 
     // One that is sent by an event's envelope is taken out.
     pending.push(began);
-    assert!(pending.take(&ended.sid).is_some() && pending.is_empty());
+    assert!(pending.take(ended.session_id).is_some() && pending.is_empty());
 }
 
 #[test]
