@@ -34,7 +34,7 @@ impl Form {
             }
             Self::SentryEnvelope => Ok(Envelope::from_event(&event()).to_bytes()),
             Self::Minidump => minidump_attachment(report, &EventOptions::default())
-                .map(|minidump| minidump.bytes)
+                .map(|minidump| minidump.buffer)
                 .map_err(|error| Failure::new(error.to_string())),
         }
     }

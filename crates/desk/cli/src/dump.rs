@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &DumpArguments, store: Option<&Path>) -> Result<(),
             Some(pid) => coroner_inspect::write_minidump(pid)?,
             None => {
                 let created = minidump_attachment(&report, &EventOptions::default());
-                created.map_err(|error| Failure::new(format!("can't create a minidump: {error}")))?.bytes
+                created.map_err(|error| Failure::new(format!("can't create a minidump: {error}")))?.buffer
             }
         };
         atomic_file::write(path, &minidump)?;

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use coroner::otlp::{self, Exporter};
 use coroner::sentry::Dsn;
-use coroner::sentry::envelope::{Attachment, AttachmentKind, Envelope, Item};
+use coroner::sentry::envelope::{Attachment, Envelope, Item};
 use coroner::sentry::event::{Event, EventOptions};
 use coroner::sentry::minidump_attachment;
 use coroner::sentry::transport::{Answer, HttpTransport, SendError, Transport, TransportOptions};
@@ -142,8 +142,7 @@ impl Server {
         }
         // The message must not contain the DSN itself, because it includes a key.
         let dsn: Dsn = arguments.dsn.as_deref().unwrap_or_default().parse().map_err(|error| {
-            Failure::new(format!("invalid DSN: {error}"))
-                .advice("the server shows it in the project's settings")
+            Failure::new(format!("invalid DSN: {error}")).advice("the server shows it in the project's settings")
         })?;
         let options = TransportOptions { proxy, ca_file, timeout, ..TransportOptions::default() };
         let transport = HttpTransport::new(&dsn, &options).map_err(|error| Failure::new(error.to_string()))?;
@@ -151,9 +150,8 @@ impl Server {
         for path in &arguments.attach {
             attachments.push(Attachment {
                 filename: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-                content_type: None,
-                kind: AttachmentKind::File,
-                bytes: read(path).context(format!("can't read the attachment `{}`", path.display()))?,
+                buffer: read(path).context(format!("can't read the attachment `{}`", path.display()))?,
+                ..Attachment::default()
             });
         }
         let (release, environment) = (arguments.release.clone(), arguments.environment.clone());

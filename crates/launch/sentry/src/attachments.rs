@@ -10,7 +10,7 @@ use coroner_report::wire::Monitor;
 use sentry_types::protocol::v7::{Context, Map as Sorted};
 use serde_json::{Map, Value};
 
-use crate::envelope::{Attachment, AttachmentKind};
+use crate::envelope::{Attachment, AttachmentType};
 use crate::event::Event;
 
 /// Name of the minidump that the system wrote.
@@ -33,9 +33,8 @@ pub fn from_run(report: &Report, event: &mut Event, most: usize, minidump: bool)
     };
     let memory = report.app_memory.iter().map(|memory| Attachment {
         filename: memory.name.clone(),
-        content_type: None,
-        kind: AttachmentKind::File,
-        bytes: memory.bytes.0.clone(),
+        buffer: memory.bytes.0.clone(),
+        ..Attachment::default()
     });
     let mut attachments: Vec<Attachment> = memory.collect();
     let mut missing = Map::new();
@@ -61,12 +60,9 @@ pub fn from_run(report: &Report, event: &mut Event, most: usize, minidump: bool)
                 content_type: declared.content_type.clone(),
                 // A minidump that the app attached is an ordinary file, and so is one truncated
                 // before its header.
-                kind: if is_of_system && is_minidump(declared) && bytes.starts_with(b"MDMP") {
-                    AttachmentKind::Minidump
-                } else {
-                    AttachmentKind::File
-                },
-                bytes,
+                ty: (is_of_system && is_minidump(declared) && bytes.starts_with(b"MDMP"))
+                    .then_some(AttachmentType::Minidump),
+                buffer: bytes,
             }),
             Ok(None) => drop(missing.insert(declared.name.clone(), "too large".into())),
             Err(error) => drop(missing.insert(declared.name.clone(), error.to_string().into())),
@@ -87,8 +83,8 @@ pub fn limit(
     mut left_out: Vec<String>,
     event: &mut Event,
 ) -> Vec<String> {
-    while attachments.iter().map(|attachment| attachment.bytes.len()).sum::<usize>() > most {
-        let largest = attachments.iter().enumerate().max_by_key(|(_, attachment)| attachment.bytes.len());
+    while attachments.iter().map(|attachment| attachment.buffer.len()).sum::<usize>() > most {
+        let largest = attachments.iter().enumerate().max_by_key(|(_, attachment)| attachment.buffer.len());
         let Some(largest) = largest.map(|(place, _)| place) else { break };
         left_out.push(attachments.remove(largest).filename);
     }

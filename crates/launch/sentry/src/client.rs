@@ -16,7 +16,7 @@ use sentry_types::protocol::v7::User;
 
 use crate::attachments;
 use crate::client_report::Reason;
-use crate::envelope::{Attachment, AttachmentKind, Envelope, Item, item_type};
+use crate::envelope::{Attachment, AttachmentType, Envelope, Item, item_type};
 use crate::event::Event;
 use crate::minidump;
 use crate::options::Options;
@@ -184,9 +184,9 @@ impl Client {
         };
         // Servers recognise duplicates by the id, so a hook can't change it.
         event.event_id = event_id;
-        let (separate, attachments): (Vec<_>, Vec<_>) = attachments(&mut event)?
-            .into_iter()
-            .partition(|attachment| attachment.kind == AttachmentKind::File && attachment.bytes.len() > SEPARATE);
+        let (separate, attachments): (Vec<_>, Vec<_>) = attachments(&mut event)?.into_iter().partition(|attachment| {
+            attachment.ty != Some(AttachmentType::Minidump) && attachment.buffer.len() > SEPARATE
+        });
         let mut envelope = Envelope::from_event(&event);
         envelope.items.extend(attachments.into_iter().map(Item::attachment));
         // Prevent updates of this session from being sent while its last update is created.
@@ -366,9 +366,7 @@ impl Client {
         for path in &options.attachments {
             let filename = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             match attachments::read_file(path, options.max_attachment_bytes) {
-                Ok(Some(bytes)) => {
-                    attachments.push(Attachment { filename, content_type: None, kind: AttachmentKind::File, bytes });
-                }
+                Ok(Some(buffer)) => attachments.push(Attachment { filename, buffer, ..Attachment::default() }),
                 Ok(None) => too_large.push(filename),
                 Err(error) => log::warn!("coroner: can't read the attachment `{}`: {error}", path.display()),
             }

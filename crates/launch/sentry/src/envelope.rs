@@ -14,7 +14,11 @@ use serde_json::{Map, Value, json};
 use crate::event::{Event, SDK_NAME, time_text};
 use crate::session::SessionUpdate;
 
+pub use sentry_types::protocol::v7::{Attachment, AttachmentType};
+
 /// The item types that Coroner creates.
+///
+/// `sentry-types` keeps its own to itself.
 pub mod item_type {
     /// One event.
     pub const EVENT: &str = "event";
@@ -52,13 +56,14 @@ impl Item {
         item
     }
 
-    /// Creates an item from an attachment.
+    /// Creates an item from an attachment. If its file name is a path, only the last component is
+    /// sent.
     pub fn attachment(attachment: Attachment) -> Self {
-        let mut item = Self::new(item_type::ATTACHMENT, attachment.bytes);
+        let mut item = Self::new(item_type::ATTACHMENT, attachment.buffer);
         // A path would reveal the user's directories.
         let name = attachment.filename.rsplit(['/', '\\']).next().unwrap_or_default().to_owned();
         item.header.insert("filename".to_owned(), name.into());
-        item.header.insert("attachment_type".to_owned(), attachment.kind.name().into());
+        item.header.insert("attachment_type".to_owned(), attachment.ty.unwrap_or_default().as_str().into());
         if let Some(content_type) = attachment.content_type {
             item.header.insert("content_type".to_owned(), content_type.into());
         }
@@ -72,7 +77,7 @@ impl Item {
 
     /// Whether a server takes the item as the crash itself rather than an attached file.
     pub fn is_minidump(&self) -> bool {
-        self.header.get("attachment_type").and_then(Value::as_str) == Some(AttachmentKind::Minidump.name())
+        self.header.get("attachment_type").and_then(Value::as_str) == Some(AttachmentType::Minidump.as_str())
     }
 
     /// Returns the category under which servers count and limit the item.
@@ -95,38 +100,6 @@ impl Item {
         bytes.push(b'\n');
         bytes.extend_from_slice(&self.payload);
         bytes.push(b'\n');
-    }
-}
-
-/// A file sent with an event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attachment {
-    /// File name. If it is a path, only the last component is sent.
-    pub filename: String,
-    /// Media type.
-    pub content_type: Option<String>,
-    /// The attachment's role for the server.
-    pub kind: AttachmentKind,
-    /// Content.
-    pub bytes: Vec<u8>,
-}
-
-/// The role of an attachment for a server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AttachmentKind {
-    /// A file shown beside the event.
-    #[default]
-    File,
-    /// A minidump from which the server takes the threads and images.
-    Minidump,
-}
-
-impl AttachmentKind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::File => "event.attachment",
-            Self::Minidump => "event.minidump",
-        }
     }
 }
 

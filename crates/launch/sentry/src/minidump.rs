@@ -4,7 +4,7 @@ use coroner_formats::minidump_writer::MinidumpError;
 use coroner_report::model::{CrashFlag, Report};
 use coroner_report::wire::Monitor;
 
-use crate::envelope::{Attachment, AttachmentKind};
+use crate::envelope::{Attachment, AttachmentType};
 use crate::event::{EventOptions, hide_home};
 
 /// Whether a minidump would improve what the server shows. The server takes the exception from the
@@ -43,7 +43,7 @@ pub fn attachment(report: &Report, options: &EventOptions) -> Result<Attachment,
     Ok(Attachment {
         filename: format!("{}.dmp", report.header.event_id),
         content_type: Some("application/x-dmp".to_owned()),
-        kind: AttachmentKind::Minidump,
-        bytes,
+        ty: Some(AttachmentType::Minidump),
+        buffer: bytes,
     })
 }

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use coroner_report::model::{Address, Attachment, Bytes, Crash, Image, Report, RunFacts};
 use coroner_report::wire::{ImageKind, Monitor};
 use coroner_sentry::attachments;
-use coroner_sentry::envelope::AttachmentKind;
+use coroner_sentry::envelope::AttachmentType;
 use coroner_sentry::event::{Event, EventOptions};
 use coroner_test_support::isolated;
 
@@ -46,12 +46,12 @@ fn a_system_minidump_is_attached_and_windows_images_have_ids() {
         let report = Report { run: Some(run.clone()), crash, images: images.clone(), ..Report::default() };
         let mut event = Event::from_report(&report, &EventOptions::default());
         let (attached, _) = attachments::from_run(&report, &mut event, 1 << 20, minidump);
-        (event, attached.into_iter().map(|attachment| attachment.kind).collect::<Vec<_>>())
+        (event, attached.into_iter().map(|attachment| attachment.ty).collect::<Vec<_>>())
     };
     let (event, of_crash) = kinds(Monitor::SEH, true);
-    assert_eq!(of_crash, [AttachmentKind::Minidump, AttachmentKind::File, AttachmentKind::File]);
-    assert_eq!(kinds(Monitor::SEH, false).1, [AttachmentKind::File; 2], "not unless it is asked for");
-    assert_eq!(kinds(Monitor::PANIC, false).1, [AttachmentKind::File; 3]);
+    assert_eq!(of_crash, [Some(AttachmentType::Minidump), None, None]);
+    assert_eq!(kinds(Monitor::SEH, false).1, [None, None], "not unless it is asked for");
+    assert_eq!(kinds(Monitor::PANIC, false).1, [None, None, None]);
     let event = serde_json::to_value(&event).unwrap();
     let images = &event["debug_meta"]["images"];
     assert_eq!((&images[0]["type"], &images[0]["code_id"]), (&"pe".into(), &"5a9832e5287000".into()));

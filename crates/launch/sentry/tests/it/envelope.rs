@@ -2,18 +2,18 @@
 
 use std::time::SystemTime;
 
-use coroner_sentry::envelope::{Attachment, AttachmentKind, Envelope, Item};
+use coroner_sentry::envelope::{Attachment, Envelope, Item};
 use coroner_sentry::event::Event;
-use coroner_sentry::protocol::Uuid;
+use coroner_sentry::protocol::{Level, Uuid};
 
 fn sample() -> Envelope {
     let mut event = Event::default();
-    event.event_id = Uuid::from_bytes([0xab; 16]);
+    (event.event_id, event.level) = (Uuid::from_bytes([0xab; 16]), Level::Fatal);
     let file = Attachment {
         filename: "/home/ada/log.txt".into(),
         content_type: Some("text/plain".into()),
-        kind: AttachmentKind::File,
-        bytes: b"two\nlines\n\n".to_vec(),
+        ty: None,
+        buffer: b"two\nlines\n\n".to_vec(),
     };
     Envelope::from_event(&event).with(Item::attachment(file)).with(Item::new("unheard_of", b"\0\xff".to_vec()))
 }
