@@ -8,7 +8,7 @@
 //! | mechanism | `exception_id`, `parent_id`, `source`, `meta.ns_error` | [Exception Interface][exception] |
 //! | thread | `main`, `state`, `held_locks` | [Threads Interface][threads] |
 //! | image | `type`: `elf`, `macho`, `pe`; `code_file`, `debug_id` | [Debug Meta Interface][debugmeta] |
-//! | context | `type`: `culture`, Coroner's own, the app's own | [Contexts Interface][contexts] |
+//! | context | `type`: `culture`, Coroner's own, any that the app sets | [Contexts Interface][contexts] |
 //! | session | `abnormal_mechanism` | [Sessions][sessions] |
 //!
 //! A frame's are in its `vars` and a mechanism's in its `data` until the event is written: these are

@@ -70,23 +70,9 @@ pub(super) fn add(event: &mut Event, report: &Report, unidentified: Vec<String>,
         }
     }
     for (name, mut values) in set {
-        let kind = values.remove("type");
-        let tagged = json!(kind).as_str().unwrap_or(&name).to_owned();
-        let context = typed(&tagged, &values).unwrap_or_else(|| {
-            event.extensions.contexts.extend(kind.map(|kind| (name.clone(), kind)));
-            Context::Other(values.into_iter().collect())
-        });
-        event.contexts.insert(name, context);
+        event.extensions.contexts.extend(values.remove("type").map(|kind| (name.clone(), kind)));
+        event.contexts.insert(name, Context::Other(values.into_iter().collect()));
     }
-}
-
-/// Returns the context in the model's type of this name; `None` if that would lose anything.
-fn typed(kind: &str, values: &Object) -> Option<Context> {
-    let mut values = values.clone();
-    values.insert("type".to_owned(), kind.into());
-    let values = Value::Object(values);
-    let context: Context = serde_json::from_value(values.clone()).ok()?;
-    (serde_json::to_value(&context).ok()? == values).then_some(context)
 }
 
 /// Returns the trace of an event of an app that set none: all events of a run belong to one trace,

@@ -346,7 +346,7 @@ fn app_and_coroner_share_a_context_and_a_transaction_is_not_a_tag() {
     let event = event_of_run(run);
     let contexts = &event.to_value()["contexts"];
     assert_eq!(contexts["os"], json!({"type": "os", "version": "12", "theme": "dark"}));
-    assert_eq!(contexts["gpu"], json!({"type": "gpu", "name": "A"}));
+    assert_eq!(contexts["gpu"], json!({"name": "A"}));
     assert_eq!((event.transaction.as_deref(), event.tags.len()), (Some("editor"), 0));
 }
 
