@@ -51,6 +51,10 @@ mod windows {
         fn VirtualAlloc(address: *mut c_void, size: usize, kind: u32, protection: u32) -> *mut c_void;
         fn LoadLibraryA(name: *const std::ffi::c_char) -> *mut c_void;
         fn GetProcAddress(image: *mut c_void, name: *const std::ffi::c_char) -> *mut c_void;
+        fn GetProcessHeap() -> *mut c_void;
+        fn HeapLock(heap: *mut c_void) -> i32;
+        fn FlsAlloc(callback: unsafe extern "system" fn(*mut c_void)) -> u32;
+        fn FlsSetValue(index: u32, value: *mut c_void) -> i32;
         fn VirtualFree(address: *mut c_void, size: usize, kind: u32) -> i32;
     }
 
@@ -295,7 +299,8 @@ mod windows {
                 "die delivering" => config.sink(Dies).sink(FolderSink::new(store.join("reports"))),
                 "no stacks" => config.crashes(coroner::Crashes::new().stack_memory(0)),
                 "late" => config.limits(Limits::new().deadline(Duration::from_millis(500))),
-                "locked" => config.limits(Limits::new().deadline(Duration::from_secs(1))),
+                // If the report waited for a minidump, this would be noticed.
+                "locked" | "locked heap" | "exit" => config.limits(Limits::new().deadline(Duration::from_mins(10))),
                 // Wine takes seconds for a minidump.
                 _ if std::env::var_os(STRIPPED).is_some() => {
                     config.limits(Limits::new().deadline(Duration::from_secs(60)))
@@ -348,6 +353,19 @@ mod windows {
                 unsafe { LdrLockLoaderLock(0, &raw mut state, &raw mut cookie) };
                 drop(std::thread::spawn(|| ()));
                 writes(black_box(0));
+            }
+            "locked heap" => {
+                // SAFETY: the process ends with the lock.
+                unsafe { HeapLock(GetProcessHeap()) };
+                writes(black_box(0));
+            }
+            "exit" => {
+                // It is called when the process's other threads have been ended.
+                unsafe extern "system" fn at_exit(_: *mut c_void) {
+                    aborts();
+                }
+                // SAFETY: a function with the required signature, and a value that is not null.
+                unsafe { FlsSetValue(FlsAlloc(at_exit), std::ptr::dangling_mut()) };
             }
             "panic" => {
                 let reports = std::panic::take_hook();
@@ -630,11 +648,25 @@ mod windows {
         assert!(launches.reports().is_empty() && launches.files(".dmp").is_empty());
     }
 
-    /// The minidump can't be made, or takes too long: the process ends all the same.
-    fn a_loader_that_is_locked() {
-        let launches = Launches::new("locked");
-        let (output, report) = launches.crash("locked");
-        check_frames(&report, &output, "::writes");
+    /// The crashed thread has a lock that a minidump needs: the report doesn't wait for one.
+    fn locks() {
+        for act in ["locked", "locked heap"] {
+            let launches = Launches::new(act);
+            let (output, report) = launches.crash(act);
+            check_frames(&report, &output, "::writes");
+            assert_eq!(report["complete"], true, "{report:#}");
+        }
+    }
+
+    /// Other threads, which would write the report, are gone.
+    fn an_exit() {
+        let launches = Launches::new("exit");
+        let (_, report) = launches.crash("exit");
+        let frames = frames(&report);
+        let place =
+            |end| frames.iter().position(|frame| frame["function"].as_str().is_some_and(|name| name.ends_with(end)));
+        let aborts = place("::aborts").unwrap_or_else(|| panic!("{frames:#?}"));
+        assert_eq!((place("::at_exit"), &report["complete"]), (Some(aborts + 1), &true.into()), "{frames:#?}");
     }
 
     fn what_is_not_reported() {
@@ -672,7 +704,7 @@ mod windows {
 
     pub(super) fn tests() -> ExitCode {
         let of_minidumps: [(&str, fn()); 1] = [("minidumps", minidumps)];
-        let of_reports: [(&str, fn()); 14] = [
+        let of_reports: [(&str, fn()); 15] = [
             ("null", null),
             ("memory", memory),
             ("instructions", instructions),
@@ -683,7 +715,8 @@ mod windows {
             ("stacks", stacks),
             ("a fault of the walk", a_fault_of_the_walk),
             ("filters of the app", filters_of_the_app),
-            ("a loader that is locked", a_loader_that_is_locked),
+            ("locks", locks),
+            ("an exit", an_exit),
             ("what is not reported", what_is_not_reported),
             ("a run that waits", a_run_that_waits),
             ("a kill during delivery", a_kill_during_delivery),

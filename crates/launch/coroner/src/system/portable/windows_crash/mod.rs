@@ -3,8 +3,9 @@
 //! These are unhandled exceptions and the C runtime's `abort`. The crashing thread does little,
 //! because its stack may be full: it records the crash in the run state, wakes a thread that was
 //! created at install, and waits for it, at most until the deadline. That thread writes the report,
-//! section by section, into a file that install mapped, and then lets the system write a minidump.
-//! After that, the previous exception filter gets the exception, and then the system, so that the
+//! section by section, into a file that install mapped, and then lets the system write a minidump,
+//! unless the crashing thread holds a lock that this needs ([`locks`]). While the process exits,
+//! there are no other threads, and the crashing thread writes the report itself. After that, the previous exception filter gets the exception, and then the system, so that the
 //! process ends as it would have without Coroner.
 //!
 //! If the writing thread faults, the same filter is called, and a second thread writes the rest of
@@ -12,6 +13,7 @@
 
 mod dump;
 mod invalid_parameter;
+mod locks;
 mod mappings;
 mod memory;
 mod modules;
@@ -216,6 +218,7 @@ fn take_handlers() -> io::Result<Handlers> {
         // Wait until the thread has stored its id.
         let _ = ready.recv_timeout(Duration::from_secs(10));
     }
+    locks::install()?;
     let mut guarantee = GUARANTEE;
     // SAFETY: one number is read and written; a thread that has a larger guarantee keeps it.
     unsafe { SetThreadStackGuarantee(&raw mut guarantee) };
@@ -338,6 +341,10 @@ fn report(pointers: *const EXCEPTION_POINTERS, number: i32) -> bool {
     });
     RECORD.store(record, Ordering::Release);
     armed.run.is_reported.store(true, Ordering::Release);
+    if locks::is_process_exiting() {
+        record::write(armed, 0);
+        return true;
+    }
     // SAFETY: the events are never closed.
     unsafe {
         SetEvent(handlers.wake[0] as HANDLE);

@@ -13,8 +13,8 @@ use memmap2::MmapMut;
 
 use super::stack::{self, AlignedContext, Frames};
 use super::{
-    Armed, NUMBER, OWNER, POINTERS, SOFTWARE_ORIGINATE, STATUS_STACK_OVERFLOW, STEP, TIME, dump, fault, mappings,
-    memory, modules,
+    Armed, NUMBER, OWNER, POINTERS, SOFTWARE_ORIGINATE, STATUS_STACK_OVERFLOW, STEP, TIME, dump, fault, locks,
+    mappings, memory, modules,
 };
 
 /// Maximum bytes of stack memory that are kept.
@@ -198,6 +198,7 @@ pub(super) fn write(armed: &Armed, writer: usize) {
     let _ = unsafe { &*armed.target.file.get() }.flush_async();
     if writer == 0
         && let Some(file) = armed.dump
+        && locks::are_free()
     {
         STEP.store(DUMP, Ordering::Release);
         dump::write(file, OWNER.load(Ordering::Acquire), pointers);
