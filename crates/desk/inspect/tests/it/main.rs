@@ -2,3 +2,5 @@
 
 #[cfg(target_os = "linux")]
 mod live_process;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod minidump;
