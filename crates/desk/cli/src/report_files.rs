@@ -19,7 +19,7 @@ pub(crate) const JSON: &str = "json";
 /// Extension of a raw report, as the crash left it.
 pub(crate) const RAW: &str = "coroner";
 
-/// How a folder is opened.
+/// Flags for opening a folder.
 const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_CLOEXEC);
 
 /// Returns the kind of a file: `S_IFREG` and the like.

@@ -58,7 +58,8 @@ pub fn filter(system_calls: &[libc::c_long], action: Action) -> std::io::Result<
 /// Same as [`filter`].
 pub fn install(program: &mut [libc::sock_filter]) -> std::io::Result<()> {
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the program outlives the calls; the kernel checks it. (nix has no `prctl` for Android.)
+    // SAFETY: the program outlives the calls; the kernel checks it. (nix has no `prctl` for
+    // Android.)
     let failed = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
             || libc::syscall(

@@ -4,8 +4,8 @@
 //!
 //! The minidump is created at the next launch from the report's contents: the exception, the
 //! threads with their names and general registers, the saved stack memory, the images with their
-//! ids, and, if the report has an explanation, a comment with it; on Linux also the mappings and the
-//! process's status. (Reports have no auxiliary vector.) The crate `minidump-writer` dumps
+//! ids, and, if the report has an explanation, a comment with it; on Linux also the mappings and
+//! the process's status. (Reports have no auxiliary vector.) The crate `minidump-writer` dumps
 //! a process that is still running, and requires another process to do so; this module shares
 //! nothing with it.
 //!

@@ -77,7 +77,8 @@ fn is_open_for_writing(directory: &Directory) -> Option<bool> {
     let state = directory.file(STATE.as_ref(), false).ok()?;
     let descriptor = state.as_raw_fd();
     let set = |command, argument: i32| {
-        // SAFETY: these commands take an integer (fcntl(2)); the descriptor is open. (nix has neither.)
+        // SAFETY: these commands take an integer (fcntl(2)); the descriptor is open. (nix has
+        // neither.)
         if unsafe { libc::fcntl(descriptor, command, argument) } == 0 {
             Ok(())
         } else {

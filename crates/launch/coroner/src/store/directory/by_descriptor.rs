@@ -30,7 +30,7 @@ pub(crate) struct Directory {
     user: Option<u32>,
 }
 
-/// How a directory is opened.
+/// Flags for opening a directory.
 const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// Metadata of a directory entry.

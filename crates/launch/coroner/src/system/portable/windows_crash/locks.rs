@@ -11,7 +11,7 @@ use windows_sys::Win32::Foundation::{HANDLE, WAIT_OBJECT_0};
 use windows_sys::Win32::System::Memory::{GetProcessHeap, HeapLock, HeapUnlock};
 use windows_sys::Win32::System::Threading::{INFINITE, ResetEvent, SetEvent, WaitForSingleObject};
 
-/// Maximum time in milliseconds for the locks to be taken. Another thread may hold one for a moment.
+/// Maximum time in milliseconds to wait for the locks, which another thread may hold for a moment.
 const WAIT_MS: u32 = 500;
 /// Stack size in bytes of the thread.
 const STACK: usize = 64 << 10;
@@ -36,7 +36,7 @@ pub(super) fn install() -> io::Result<()> {
     let (ask, answer) = (super::event()?, super::event()?);
     std::thread::Builder::new().name("coroner-locks".to_owned()).stack_size(STACK).spawn(move || {
         loop {
-            // SAFETY: the events are never closed; each lock is released by the thread that took it.
+            // SAFETY: the events are never closed; this thread releases each lock that it took.
             unsafe {
                 WaitForSingleObject(ask as HANDLE, INFINITE);
                 let heap = GetProcessHeap();

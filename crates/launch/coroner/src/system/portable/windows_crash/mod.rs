@@ -5,8 +5,9 @@
 //! created at install, and waits for it, at most until the deadline. That thread writes the report,
 //! section by section, into a file that install mapped, and then lets the system write a minidump,
 //! unless the crashing thread holds a lock that this needs ([`locks`]). While the process exits,
-//! there are no other threads, and the crashing thread writes the report itself. After that, the previous exception filter gets the exception, and then the system, so that the
-//! process ends as it would have without Coroner.
+//! there are no other threads, and the crashing thread writes the report itself. After that, the
+//! previous exception filter gets the exception, and then the system, so that the process ends as
+//! it would have without Coroner.
 //!
 //! If the writing thread faults, the same filter is called, and a second thread writes the rest of
 //! the report. At crash time nothing allocates or waits without a limit.
