@@ -122,10 +122,15 @@ impl<A: Architecture> RegisterFile<A> {
     /// Marks the value of register `number` as unknown.
     #[inline]
     pub fn forget(&mut self, number: u8) {
-        let bit = 1 << (number & 31);
-        self.held &= !bit;
-        self.certain &= !bit;
-        self.in_memory &= !bit;
+        self.forget_all(1 << (number & 31));
+    }
+
+    /// Marks the values of registers, as bits by number, as unknown.
+    #[inline]
+    pub(crate) fn forget_all(&mut self, registers: u32) {
+        self.held &= !registers;
+        self.certain &= !registers;
+        self.in_memory &= !registers;
     }
 
     /// Applies the effect of a call: registers outside `preserved` keep their values here, but are

@@ -46,8 +46,8 @@ pub(crate) enum Effect {
     Insert { to: u8, value: u16, shift: u8 },
     /// `to = from ± other`, where `other` may be a constant.
     Sum { to: u8, from: u8, other: u8, negative: bool },
-    /// `to` gets a value that is not tracked.
-    Unknown { to: u8 },
+    /// These registers, as bits by number, get values that are not tracked.
+    Unknown { registers: u32 },
     /// Loads or stores of 64-bit registers at `base + offset` and the next word, then
     /// `base += update`.
     Access(Access),
@@ -55,8 +55,9 @@ pub(crate) enum Effect {
     Leave,
     /// A jump to this address.
     Jump(u64),
-    /// A jump to this address, or continuation after the instruction.
-    Branch(u64),
+    /// A jump to this address, or continuation after the instruction, which also gives these
+    /// registers (bits by number) values that are not tracked.
+    Branch { to: u64, unknown: u32 },
     /// A jump to an unknown address.
     IndirectJump,
     /// A call, to this address if it is known.
@@ -66,6 +67,18 @@ pub(crate) enum Effect {
     Return(u8),
     /// The end of a path that does not return: a trap, or an invalid instruction.
     Trap,
+}
+
+impl Effect {
+    /// Returns the effect of giving registers, as bits by number, values that are not tracked.
+    const fn unknown(registers: u32) -> Effect {
+        if registers == 0 { Effect::Other } else { Effect::Unknown { registers } }
+    }
+}
+
+/// Returns the bit of a register; 0 for [`NO_REGISTER`].
+const fn bit(register: u8) -> u32 {
+    if register < 32 { 1 << register } else { 0 }
 }
 
 /// Loads or stores of [`Effect::Access`].
@@ -81,6 +94,8 @@ pub(crate) struct Access {
     pub update: i32,
     /// The registers of the words; [`NO_REGISTER`] for anything else.
     pub registers: [u8; 2],
+    /// Whether only a part of each word is loaded or stored, so that the value is not tracked.
+    pub partial: bool,
 }
 
 /// The end of a path.
@@ -256,7 +271,8 @@ pub(crate) fn follow<A: Architecture, M: Memory>(memory: &mut M, code: &Code<'_>
                 veneer
             }
             Effect::Jump(target) => (!seen(&mut visited, &mut visits, target)).then_some(target),
-            Effect::Branch(target) => {
+            Effect::Branch { to: target, unknown } => {
+                path.apply::<A>(Effect::Unknown { registers: unknown });
                 if !seen(&mut visited, &mut visits, target)
                     && let Some(place) = pending.paths.get_mut(pending.length)
                 {

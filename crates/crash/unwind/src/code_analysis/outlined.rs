@@ -117,7 +117,7 @@ fn straight<A: Architecture, M: Memory>(
                 }
                 at = target;
             }
-            Effect::Call(None) | Effect::Branch(_) | Effect::Trap => return None,
+            Effect::Call(None) | Effect::Branch { .. } | Effect::Trap => return None,
             effect => {
                 path.apply::<A>(effect);
                 at = cursor.address();
@@ -231,7 +231,7 @@ pub(crate) fn follow_to_binder<A: Architecture, M: Memory>(memory: &mut M, pc: u
             // The latter is x86_64's jump through a pointer in memory.
             Effect::IndirectJump | Effect::Return(NO_REGISTER) => return Some(path),
             Effect::Jump(target) => cursor.seek(target, u64::MAX).ok()?,
-            Effect::Call(_) | Effect::Branch(_) | Effect::Trap | Effect::Return(_) => return None,
+            Effect::Call(_) | Effect::Branch { .. } | Effect::Trap | Effect::Return(_) => return None,
             effect => path.apply::<A>(effect),
         }
     }

@@ -1,7 +1,7 @@
 //! A path through code: the effect of its instructions on registers and stack, with symbols for the
 //! values at its start.
 
-use super::{Access, Effect, NO_REGISTER};
+use super::{Access, Effect, NO_REGISTER, bit};
 use crate::arch::Architecture;
 use crate::registers::RegisterFile;
 use crate::rule::Row;
@@ -106,6 +106,9 @@ pub(crate) struct CodeRow {
     pub row: Row,
     /// The link register, or one that keeps it during the call of an outlined function.
     pub link: u8,
+    /// Registers, as bits, that a call should preserve and whose value in the caller does not
+    /// follow from the code: Go's functions preserve none.
+    pub lost: u32,
 }
 
 impl Path {
@@ -223,11 +226,18 @@ impl Path {
                 };
                 self.set(to, symbol);
             }
-            Effect::Unknown { to } => self.set(to, Symbol::Unknown),
+            Effect::Unknown { registers } => {
+                for (number, symbol) in self.symbols.iter_mut().enumerate() {
+                    if registers >> number & 1 != 0 {
+                        *symbol = Symbol::Unknown;
+                    }
+                }
+            }
             Effect::Access(access) => self.access(access),
             Effect::Leave => {
                 self.set(A::SP, self.get(A::FP));
-                self.access(Access { load: true, base: A::SP, offset: 0, update: 8, registers: [A::FP, NO_REGISTER] });
+                let registers = [A::FP, NO_REGISTER];
+                self.access(Access { load: true, base: A::SP, offset: 0, update: 8, registers, partial: false });
             }
             _ => {}
         }
@@ -237,13 +247,12 @@ impl Path {
         let mut loaded = [Symbol::Unknown; 2];
         for (index, (register, loaded)) in access.registers.iter().zip(&mut loaded).enumerate() {
             let offset = access.offset.wrapping_add((index as i32).wrapping_mul(8));
-            if *register == NO_REGISTER {
-                continue;
-            }
-            if access.load {
-                *loaded = self.load(access.base, offset);
-            } else {
-                self.store(access.base, offset, self.get(*register));
+            match (access.load, *register) {
+                _ if access.partial => {}
+                (true, NO_REGISTER) => {}
+                (true, _) => *loaded = self.load(access.base, offset),
+                (false, NO_REGISTER) if index > 0 => {}
+                (false, register) => self.store(access.base, offset, self.get(register)),
             }
         }
         if access.update != 0 {
@@ -262,8 +271,7 @@ impl Path {
 
     /// Returns the row at the start of the path that follows from its state at a return to the
     /// address in `link` (or on top of the stack). Returns `None` if that isn't a sensible return,
-    /// or if a row can't express it: the stack pointer or the address is unknown, or a register is
-    /// restored from another register.
+    /// or if a row can't express it: the stack pointer or the address is unknown.
     pub(crate) fn at_return<A: Architecture>(&self, start: &Start, link: u8) -> Option<CodeRow> {
         let Symbol::Register(base, offset) = self.get(A::SP) else { return None };
         if base == A::SP && offset < 0 {
@@ -325,7 +333,7 @@ impl Path {
 /// Returns `row` with the places of registers according to the symbol of each at the end of the
 /// path.
 fn row_from<A: Architecture>(start: &Start, mut row: Row, symbol: impl Fn(u8) -> Symbol) -> Option<CodeRow> {
-    let mut link = A::RA;
+    let (mut link, mut lost) = (A::RA, 0);
     for number in A::SAVED.iter().take(A::SAVED_COUNT) {
         match symbol(*number) {
             unchanged if unchanged == start.get(*number) => {}
@@ -335,8 +343,9 @@ fn row_from<A: Architecture>(start: &Start, mut row: Row, symbol: impl Fn(u8) ->
             Symbol::Register(register, 0) if A::LINK_REGISTER && *number == A::RA && register != A::SP => {
                 link = register;
             }
-            _ => return None,
+            _ if *number == A::RA => return None,
+            _ => lost |= bit(*number),
         }
     }
-    Some(CodeRow { row, link })
+    Some(CodeRow { row, link, lost })
 }

@@ -203,7 +203,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             Ok(_) => self.is_return_address(self.registers.pc, None) == Some(true),
             Err(_) => matches!(stepped, Err(End::EndOfStack)) && matches!(rule.rule, Rule::Outermost),
         };
-        (self.registers, self.cached, self.accepted) = (registers, cached, accepted);
+        (self.registers, self.cached, self.accepted, self.lost) = (registers, cached, accepted, 0);
         is_confirmed
     }
 

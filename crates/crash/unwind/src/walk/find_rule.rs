@@ -230,7 +230,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             if A::LINK_REGISTER { Row::new(A::SP, 16) } else { Row::new(A::SP, 24).with_saved::<A>(A::RA, -8)? };
         let start = Start::new(&mut self.registers, &mut self.memory);
         let path = follow_to_binder::<A, _>(&mut self.memory, pc, &start)?;
-        let CodeRow { row, link } = path.pull_back::<A>(&start, &at_binder)?;
+        let CodeRow { row, link, .. } = path.pull_back::<A>(&start, &at_binder)?;
         let rule = FoundRule { rule: Rule::Row(row), found: Found::CodeAnalysis, signal_trampoline: false };
         (link == A::RA).then_some(rule)
     }
@@ -259,19 +259,57 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             return (None, false);
         }
         let (row, lasting) = self.reached_row(&reached, &start, function);
-        let Some(row) = row else { return (stated, lasting) };
+        // If the code does not restore a register that was saved according to the unwind data, the
+        // path was not understood. (Swift's functions return in registers that others preserve.)
+        let saved = match stated.map(|stated| stated.rule) {
+            Some(Rule::Row(row)) => A::registers_of_slots(row.saved),
+            Some(_) => u32::MAX,
+            None => 0,
+        };
+        let Some(row) = row.filter(|row| row.lost & saved == 0) else { return (stated, lasting) };
         // The rule from the code is in terms of this frame's registers; if it agrees with the
         // unwind data, theirs is used.
         match stated {
             Some(stated) if row.link == A::RA && same_meaning(&stated.rule, &row.row, &self.registers) => {
                 (Some(stated), lasting)
             }
+            Some(stated) if !self.code_overrules(&row, &stated, pc) => (Some(stated), false),
             _ if row.link != A::RA && !self.take_link(row.link) => (stated, false),
             _ => {
+                self.lost = row.lost;
                 let rule = FoundRule { rule: Rule::Row(row.row), found: Found::CodeAnalysis, signal_trampoline: false };
                 (Some(rule), false)
             }
         }
+    }
+
+    /// Whether the rule from the code at an interrupted instruction is used rather than the one
+    /// from unwind data. ELF's expressions are wrong only in some epilogues: against them, the code
+    /// must lead to the same caller, or to a return address that follows a call if theirs doesn't.
+    /// Rows win only if theirs does and the code's doesn't.
+    fn code_overrules(&mut self, code: &CodeRow, stated: &FoundRule, pc: u64) -> bool {
+        let by_code = self.return_address(code);
+        let by_data = self.try_step(stated, pc).ok();
+        if by_code == by_data {
+            return true;
+        }
+        let mut follows_call =
+            |address: Option<u64>| address.is_some_and(|address| self.is_return_address(address, None) == Some(true));
+        let (code_does, data_does) = (follows_call(by_code), follows_call(by_data));
+        let is_expression = matches!(stated.rule, Rule::Program(_)) && self.image.format_in::<I>() == ImageFormat::Elf;
+        if is_expression { code_does && !data_does } else { code_does || !data_does }
+    }
+
+    /// Executes a rule and returns the return address that it leads to. The walk stays where it is.
+    #[inline(never)]
+    pub(super) fn try_step(&mut self, rule: &FoundRule, lookup: u64) -> Result<u64, End> {
+        let before = (self.registers, self.accepted, self.found, self.kind, self.from_trampoline);
+        let stepped = self.execute(rule, lookup);
+        let pc = self.registers.pc;
+        (self.registers, self.accepted, self.found, self.kind, self.from_trampoline) = before;
+        stepped?;
+        // A Swift context has no return address on the stack.
+        Ok(if self.contexts.take().is_some() { 0 } else { pc })
     }
 
     /// Returns the row that follows from where a path ended, and whether it is independent of
@@ -334,10 +372,12 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
 
     fn step_from_outlining_function(&mut self, frame: &OutlinedFrames) -> Result<Option<u64>, End> {
         let address = self.registers.pc;
-        let Some(CodeRow { row, .. }) = frame.function.filter(|row| row.link == A::RA || self.take_link(row.link))
+        let Some(CodeRow { row, lost, .. }) =
+            frame.function.filter(|row| row.link == A::RA || self.take_link(row.link))
         else {
             return self.without_rule(End::NoUnwindData { address });
         };
+        self.lost = lost;
         let left = match self.enter_contexts(&row) {
             Some(entered) => entered,
             // If the outlined function is part of an epilogue, the function may have no stack any
@@ -417,7 +457,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     }
 
     /// Returns the return address that results from a row.
-    fn return_address(&mut self, CodeRow { row, link }: &CodeRow) -> Option<u64> {
+    fn return_address(&mut self, CodeRow { row, link, .. }: &CodeRow) -> Option<u64> {
         let mut registers = self.registers;
         if *link != A::RA {
             let kept = registers.value(*link, &mut self.memory).ok()??;

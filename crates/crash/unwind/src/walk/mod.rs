@@ -140,6 +140,9 @@ pub struct Walker<'c, A, M, I> {
     /// Set if the frame is in an outlined function, as determined by the search for its rule, or is
     /// the function that called one.
     outlined: Option<OutlinedFrames>,
+    /// Registers, as bits, whose value in the caller does not follow from the code that was
+    /// analyzed last.
+    lost: u32,
     /// The return address that was last accepted.
     accepted: Option<Accepted>,
     /// The image that was found last: most callers are in the same one.
@@ -185,6 +188,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
             cached: None,
             below: None,
             outlined: None,
+            lost: 0,
             accepted: None,
             image: Image::default(),
             pending_saves: PendingSaves::NOTHING,
@@ -411,6 +415,10 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
 
     #[inline]
     fn arrive(&mut self, found: Found, from_trampoline: bool) {
+        let lost = core::mem::take(&mut self.lost);
+        if found == Found::CodeAnalysis {
+            self.registers.forget_all(lost);
+        }
         self.found = found;
         self.from_trampoline = from_trampoline;
         self.kind = if from_trampoline { AddressKind::InstructionPointer } else { AddressKind::ReturnAddress };

@@ -578,6 +578,57 @@ fn code_analysis_corrects_wrong_unwind_data() {
     });
 }
 
+// The frame of OpenSSL's bn_mul_mont: the CFA is in memory, at an index; the epilogue restores the
+// stack pointer through rsi, which before that is an argument.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+core::arch::global_asm!(
+    ".globl probe_indexed",
+    "probe_indexed:",
+    ".cfi_startproc",
+    "mov rsi, rdi",
+    "xor edi, edi",
+    "mov r9d, 6",
+    "mov rax, rsp",
+    ".cfi_def_cfa_register rax",
+    "sub rsp, 0x100",
+    "and rsp, -64",
+    "mov [rsp + r9 * 8 + 8], rax",
+    // DW_CFA_def_cfa_expression: breg7 8, breg9 0, lit8, mul, plus, deref, plus_uconst 8
+    ".cfi_escape 0x0f, 0x0a, 0x77, 0x08, 0x79, 0x00, 0x38, 0x1e, 0x22, 0x06, 0x23, 0x08",
+    "mov dword ptr [rdi], 1",
+    "mov rsi, [rsp + r9 * 8 + 8]",
+    ".cfi_def_cfa rsi, 8",
+    "mov eax, 1",
+    "lea rsp, [rsi]",
+    ".cfi_def_cfa_register rsp",
+    "ret",
+    ".cfi_endproc",
+    "ud2",
+    ".globl probe_indexed_end",
+    "probe_indexed_end:",
+);
+
+#[test]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn expressions_are_not_overruled_by_code() {
+    unsafe extern "C" {
+        fn probe_indexed();
+        static probe_indexed_end: u8;
+    }
+    isolated(concat!(module_path!(), "::expressions_are_not_overruled_by_code"), || {
+        // After the call in `probe_call`: an invented caller, where the argument points.
+        let after_call = probe_call as *const () as u64 + 6;
+        for words in [[0, 0], [after_call, 0]] {
+            let sent = child(false, || through_outer(probe_indexed, words.as_ptr() as u64));
+            let code = probe_indexed as *const () as u64..&raw const probe_indexed_end as u64;
+            assert!(code.contains(&sent.frames[0].0), "{sent:x?}");
+            assert_eq!(sent.names(), ["other", "probe_outer"], "{sent:x?}");
+            assert!(by_unwind_data(sent.frames[1].1), "{sent:x?}");
+            assert!(sent.ended_at_the_end(), "{sent:x?}");
+        }
+    });
+}
+
 // A signal handler without unwind data that calls the other one.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 core::arch::global_asm!(
