@@ -85,6 +85,8 @@ pub struct SnapshotImages {
     parts: Vec<Part>,
     /// The process's memory ranges, sorted by address, and whether they were executable.
     memory: Vec<(AddressRange, bool)>,
+    /// Ranges that [`Self::memory`] may lack although they were mapped.
+    unlisted: Vec<AddressRange>,
     /// Number of bytes placed at [`SYNTHETIC_BASE`].
     made: u64,
 }
@@ -208,15 +210,20 @@ impl SnapshotImages {
         has_unwind_data
     }
 
-    /// Adds the process's memory ranges, inside and outside images, with whether they were
-    /// executable.
+    /// Adds all of the process's memory ranges, inside and outside images, with whether they were
+    /// executable, except that `unlisted` ranges may be missing: GDB's cores omit code.
     ///
     /// Code generated at run time by compilers and interpreters is not in an image: its callers are
-    /// found by frame pointers, and by a stack scan if the walk allows it. Addresses in memory that
-    /// isn't executable are not accepted as return addresses.
-    pub fn add_memory(&mut self, ranges: impl IntoIterator<Item = (AddressRange, bool)>) {
+    /// found by frame pointers, and by a stack scan if the walk allows it. Addresses elsewhere, or
+    /// in memory that isn't executable, are not accepted as return addresses.
+    pub fn add_memory(
+        &mut self,
+        ranges: impl IntoIterator<Item = (AddressRange, bool)>,
+        unlisted: impl IntoIterator<Item = AddressRange>,
+    ) {
         self.memory.extend(ranges);
         self.memory.sort_by_key(|(range, _)| range.start);
+        self.unlisted.extend(unlisted);
     }
 
     /// Returns the memory for a walk: the saved memory and, where it has no data, the files.
@@ -292,10 +299,16 @@ impl Images for SnapshotImages {
     }
 
     fn is_executable(&self, address: u64) -> Option<bool> {
+        if self.find(address).is_some() {
+            return Some(true);
+        }
         let after = self.memory.partition_point(|(range, _)| range.start <= address);
         let listed = after.checked_sub(1).and_then(|index| self.memory.get(index));
-        let listed = listed.filter(|(range, _)| range.contains(address)).map(|(_, executable)| *executable);
-        if self.find(address).is_some() { Some(true) } else { listed }
+        match listed.filter(|(range, _)| range.contains(address)) {
+            Some((_, executable)) => Some(*executable),
+            None if self.memory.is_empty() || self.unlisted.iter().any(|range| range.contains(address)) => None,
+            None => Some(false),
+        }
     }
 }
 

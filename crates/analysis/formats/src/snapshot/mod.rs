@@ -18,15 +18,12 @@ use coroner_report::Report;
 use coroner_report::model::{Address, Frame, FutexWait, Image, Problem, Registers, StackMemory};
 use coroner_report::wire::{AddressKind, FoundBy, WalkEnd};
 use coroner_symbols::{Arch, ImageKey, Match, SnapshotImages, Symbolizer};
-use coroner_unwind::{Aarch64, AddressRange, Architecture, End, Found, Images, Options, RuleCache, Walker, X86_64};
+use coroner_unwind::{Aarch64, AddressRange, Architecture, Found, Options, RuleCache, Walker, X86_64};
 
 /// Maximum number of a thread's frames; in an infinite recursion the first ones are kept.
 const MAX_FRAMES: u32 = 4096;
 /// Maximum number of memory reads in a walk.
 const MAX_READS: u64 = 1 << 22;
-
-/// Maximum number of stack words scanned for return addresses.
-const MAX_SCANNED_WORDS: u32 = 512;
 
 /// Maximum number of non-matching files that are listed.
 const MAX_LISTED_MISMATCHES: usize = 16;
@@ -111,7 +108,11 @@ pub fn walk_threads(
         None => return,
     };
     let mut images = SnapshotImages::new();
-    images.add_memory(mapped);
+    let loaded = report.images.iter().map(|image| {
+        let start = image.load_address.0;
+        AddressRange { start, end: start.saturating_add(image.size) }
+    });
+    images.add_memory(mapped, loaded);
     let mut without: Vec<String> = Vec::new();
     let mut others = Vec::new();
     for image in &report.images {
@@ -141,14 +142,13 @@ pub fn walk_threads(
         );
         report.problems.push(Problem { section: None, offset: 0, what });
     }
-    let scan = if without.is_empty() && others.is_empty() { 0 } else { MAX_SCANNED_WORDS };
     let mut cache = Box::new(RuleCache::new());
     for thread in &mut report.threads {
         let Some(registers) = &thread.registers else { continue };
         let walked = match (registers.x86_64(), registers.aarch64()) {
-            (Some(registers), _) => walk::<X86_64>(&registers, memory, &images, &mut cache, (scan, None)),
+            (Some(registers), _) => walk::<X86_64>(&registers, memory, &images, &mut cache, None),
             (None, Some(registers)) => {
-                walk::<Aarch64>(&registers, memory, &images, &mut cache, (scan, Some(AUTHENTICATION_MASK)))
+                walk::<Aarch64>(&registers, memory, &images, &mut cache, Some(AUTHENTICATION_MASK))
             }
             (None, None) => continue,
         };
@@ -191,34 +191,21 @@ fn describe_image(image: &Image) -> String {
     }
 }
 
-/// Walks a thread. A stack scan also finds values that are not return addresses. It is used where
-/// unwind data are missing, for an image (`scan`) or for the code that the walk reached, but not
-/// where a piece of the stack is missing.
+/// Walks a thread, by the same rules as the process itself.
 fn walk<A: Architecture>(
     registers: &A::Registers,
     memory: &SavedMemory<'_>,
     images: &SnapshotImages,
     cache: &mut RuleCache,
-    (scan, authentication_mask): (u32, Option<u64>),
+    authentication_mask: Option<u64>,
 ) -> (Vec<Frame>, WalkEnd) {
-    let mut walked = |scan_words| {
-        let options =
-            Options { frames: MAX_FRAMES, reads: MAX_READS, scan_words, authentication_mask, ..Options::default() };
-        let mut walker = Walker::<A, _, _>::new(registers, images.memory(memory), images, cache, options);
-        let mut frames = Vec::new();
-        while let Some(frame) = walker.next_frame() {
-            frames.push(to_report_frame(&frame));
-        }
-        (frames, walker.end())
-    };
-    let mut whole = walked(scan);
-    if let Some(End::NoUnwindData { address }) = whole.1
-        && scan == 0
-        && images.is_executable(address) == Some(true)
-    {
-        whole = walked(MAX_SCANNED_WORDS);
+    let options = Options { frames: MAX_FRAMES, reads: MAX_READS, authentication_mask, ..Options::default() };
+    let mut walker = Walker::<A, _, _>::new(registers, images.memory(memory), images, cache, options);
+    let mut frames = Vec::new();
+    while let Some(frame) = walker.next_frame() {
+        frames.push(to_report_frame(&frame));
     }
-    (whole.0, whole.1.map_or(WalkEnd::NO_RULE, |end| WalkEnd(end.number())))
+    (frames, walker.end().map_or(WalkEnd::NO_RULE, |end| WalkEnd(end.number())))
 }
 
 fn to_report_frame(frame: &coroner_unwind::Frame) -> Frame {

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use coroner_formats::dump::{DumpError, Form};
 use coroner_report::Report;
 use coroner_report::model::Timestamp;
-use coroner_report::wire::WalkEnd;
+use coroner_report::wire::{FoundBy, WalkEnd};
 use coroner_symbols::{Options, Symbolizer};
 
 const PROGRAM: &str = r#"
@@ -235,8 +235,32 @@ int main(void) { return lies(0, malloc(64)) + 1; }
         return;
     };
     let report = coroner_formats::dump::read(&bytes, None, &mut symbolizer()).unwrap();
-    let stack: Vec<_> = report.threads[0].frames.iter().map(|frame| frame.function.as_deref()).collect();
-    assert_eq!(stack, [Some("lies")]);
+    // What the process itself would find as well: words of the stack above, marked as guesses.
+    let [lies, others @ ..] = &report.threads[0].frames[..] else { panic!("no frames") };
+    assert_eq!(lies.function.as_deref(), Some("lies"));
+    assert!(others.iter().all(|frame| frame.found_by == FoundBy::SCAN), "{others:#?}");
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_return_address_outside_all_memory_is_not_a_caller() {
+    // The call frame information lacks the push, so that the return address would be rbx.
+    const LATE: &str = r#"
+int late(volatile int *place);
+int calls(void);
+__asm__(".text\n.type late, @function\nlate:\n.cfi_startproc\npush %rbx\nmov (%rdi), %eax\npop %rbx\nret\n.cfi_endproc\n.size late, . - late\n"
+        ".type calls, @function\ncalls:\n.cfi_startproc\npush %rbx\n.cfi_def_cfa_offset 16\n.cfi_offset %rbx, -16\n"
+        "movabs $0xc2fd67feac415700, %rbx\nxor %edi, %edi\ncall late\npop %rbx\n.cfi_def_cfa_offset 8\nret\n.cfi_endproc\n.size calls, . - calls");
+int main(void) { return calls() + 1; }
+"#;
+    let folder = tempfile::tempdir().unwrap();
+    let Some(bytes) = dump_of_program(folder.path(), &build_source(folder.path(), LATE, &["-Wl,--build-id"])) else {
+        return;
+    };
+    let report = coroner_formats::dump::read(&bytes, None, &mut symbolizer()).unwrap();
+    let stack = functions(&report, 0);
+    assert!(stack.starts_with(&["late", "calls", "main"]), "{stack:?}");
+    assert_eq!(report.threads[0].walk_end, Some(WalkEnd::ROOT), "{stack:?}");
 }
 
 #[test]

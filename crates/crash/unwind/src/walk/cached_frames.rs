@@ -167,7 +167,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
                 let frame = Frame { pc, sp, cfa: Some(left.cfa), found, kind };
                 (pc, sp) = (left.caller, left.cfa);
                 let entry = self.cache.entry(left.place);
-                (found, kind) = (entry.found(), AddressKind::ReturnAddress);
+                (found, kind) = (self.marked(entry.found()), AddressKind::ReturnAddress);
                 given += 1;
                 flow = each(&frame);
                 if flow.is_break() {
@@ -249,7 +249,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         let Some(left) = steps.checked_sub(1).and_then(|last| log.get(last)) else { return };
         self.pending_saves = PendingSaves { steps, slots: RegisterFile::<A>::SLOTS };
         self.registers.return_to(left.caller, left.cfa);
-        self.found = self.cache.entry(left.place).found();
+        self.found = self.marked(self.cache.entry(left.place).found());
         self.kind = AddressKind::ReturnAddress;
         self.cached = Some(log.get(steps).filter(|_| steps < ran.steps).map_or(ran.place, |next| next.place));
         if by_frame_pointer && steps == ran.steps {

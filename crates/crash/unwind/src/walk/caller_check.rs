@@ -42,9 +42,8 @@ pub(super) struct CallerCheck<'w, I> {
     /// Stack pointer of the frame that is left.
     pub sp: u64,
     pub mask: u64,
-    /// Whether the frame may be a leaf that keeps its return address in a register and has no
-    /// stack.
-    pub leaf: bool,
+    /// Whether the frame may have no stack.
+    pub stackless: bool,
     /// Number of times that the stack went down before, for rules that may do so.
     pub switches: Option<&'w mut u32>,
     /// The accepted return address, for whoever continues from there.
@@ -55,7 +54,7 @@ impl<I: Images> CallerCheck<'_, I> {
     #[inline]
     pub(super) fn accept<A: Architecture, M: Memory>(mut self, memory: &mut M, caller: Caller) -> Result<u64, End> {
         let pc = caller.pc & self.mask;
-        let progress = if self.leaf { caller.cfa >= self.sp } else { caller.cfa > self.sp };
+        let progress = if self.stackless { caller.cfa >= self.sp } else { caller.cfa > self.sp };
         if !progress || !caller.cfa.is_multiple_of(8) {
             self.switch(caller.cfa)?;
         }

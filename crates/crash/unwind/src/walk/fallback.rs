@@ -228,7 +228,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             return None;
         }
         let Rule::Row(row) = &rule.rule else { return None };
-        let cfa = self.execute_row(row, self.may_be_leaf()).ok()?;
+        let cfa = self.execute_row(row, self.interrupted()).ok()?;
         self.arrive(rule.found, false);
         Some(cfa)
     }
@@ -258,7 +258,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         } else {
             (Row::new(A::SP, 8).with_saved::<A>(A::RA, -8)?, Found::StackTop)
         };
-        let cfa = self.execute_row(&row, self.may_be_leaf()).ok()?;
+        let cfa = self.execute_row(&row, self.interrupted()).ok()?;
         self.arrive(found, false);
         Some(cfa)
     }

@@ -143,6 +143,8 @@ pub struct Walker<'c, A, M, I> {
     /// Registers, as bits, whose value in the caller does not follow from the code that was
     /// analyzed last.
     lost: u32,
+    /// Whether a frame below was found by a scan: what is found from a guess is one.
+    guessed: bool,
     /// The return address that was last accepted.
     accepted: Option<Accepted>,
     /// The image that was found last: most callers are in the same one.
@@ -189,6 +191,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
             below: None,
             outlined: None,
             lost: 0,
+            guessed: false,
             accepted: None,
             image: Image::default(),
             pending_saves: PendingSaves::NOTHING,
@@ -419,9 +422,18 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         if found == Found::CodeAnalysis {
             self.registers.forget_all(lost);
         }
-        self.found = found;
+        // A context that the kernel saved is recognized by its content.
+        self.guessed &= found != Found::SignalContext;
+        self.guessed |= found == Found::Scan;
+        self.found = self.marked(found);
         self.from_trampoline = from_trampoline;
         self.kind = if from_trampoline { AddressKind::InstructionPointer } else { AddressKind::ReturnAddress };
+    }
+
+    /// Returns the method by which a frame was found, marked as a guess if it was found from one.
+    #[inline]
+    fn marked(&self, found: Found) -> Found {
+        if self.guessed { Found::Scan } else { found }
     }
 
     fn note(&mut self, problem: Problem) {
@@ -433,7 +445,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
     fn execute(&mut self, rule: &FoundRule, lookup: u64) -> Result<u64, End> {
         match &rule.rule {
             Rule::Row(row) if !rule.signal_trampoline => match self.enter_contexts(row) {
-                None => self.execute_row(row, self.may_be_leaf()),
+                None => self.execute_row(row, self.interrupted()),
                 Some(entered) => entered,
             },
             Rule::FrameRecord => self.execute_frame_record(),
@@ -463,7 +475,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
             self.step_to_context()?;
             return Ok(cfa);
         }
-        let executed = self.execute_row(row, self.may_be_leaf())?;
+        let executed = self.execute_row(row, self.interrupted())?;
         self.registers.set(A::FP, without_mark(saved));
         Ok(executed)
     }
@@ -478,12 +490,13 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         Ok(None)
     }
 
-    /// Returns the conditions for accepting the frame's caller. `leaf` means that the frame may
-    /// have no stack.
+    /// Returns the conditions for accepting the frame's caller. `stackless` means that the frame
+    /// may have no stack: an interrupted one that keeps its return address in a register, or (in
+    /// OCaml's `caml_c_call`) has popped it.
     #[inline]
     fn check(
         &mut self,
-        leaf: bool,
+        stackless: bool,
         switches: bool,
     ) -> (&mut RegisterFile<A>, &mut BudgetedMemory<M>, CallerCheck<'_, I>) {
         let check = CallerCheck {
@@ -492,23 +505,16 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
             cache: &*self.cache,
             sp: self.registers.sp(),
             mask: self.mask,
-            leaf,
+            stackless,
             switches: switches.then_some(&mut self.switches),
             accepted: &mut self.accepted,
         };
         (&mut self.registers, &mut self.memory, check)
     }
 
-    /// Whether the frame may be a leaf that keeps its return address in a register and has no
-    /// stack.
     #[inline]
-    fn may_be_leaf(&self) -> bool {
-        A::LINK_REGISTER && self.interrupted()
-    }
-
-    #[inline]
-    fn execute_row(&mut self, row: &Row, leaf: bool) -> Result<u64, End> {
-        let (registers, memory, check) = self.check(leaf, false);
+    fn execute_row(&mut self, row: &Row, stackless: bool) -> Result<u64, End> {
+        let (registers, memory, check) = self.check(stackless, false);
         execute::row(row, registers, memory, |memory, caller| check.accept::<A, _>(memory, caller))
     }
 
@@ -548,7 +554,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
                         accept_interrupted(switches, sp, mask, caller)
                     });
                 }
-                let (registers, memory, check) = self.check(self.may_be_leaf(), true);
+                let (registers, memory, check) = self.check(self.interrupted(), true);
                 execute::full_row(&state, &cie, registers, memory, |memory, caller| {
                     check.accept::<A, _>(memory, caller)
                 })

@@ -146,6 +146,8 @@ fn every_kind_of_cfa_rule_is_executed() {
     assert_eq!(caller(&[], 0, &registers).gpr[RSP], STACK + 8);
     // DW_CFA_def_cfa_offset 24
     assert_eq!(caller(&[0x0e, 24], 2, &registers).gpr[RSP], STACK + 24);
+    // DW_CFA_def_cfa_offset 0, ra at cfa + 0: as after a function has popped its return address
+    assert_eq!(caller(&[0x0e, 0, 0x11, 16, 0], 0, &registers).gpr[RSP], STACK);
     // DW_CFA_def_cfa_register rbp (offset 8 stays)
     assert_eq!(caller(&[0x0d, 6], 4, &registers).gpr[RSP], STACK + 0x28);
     // DW_CFA_def_cfa r10, 0

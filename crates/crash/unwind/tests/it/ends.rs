@@ -55,6 +55,16 @@ fn async_frame_marks_are_removed_from_frame_pointers() {
 }
 
 #[test]
+fn what_is_found_from_a_guess_is_a_guess() {
+    let record = [1, 2, STACK + 32, CODE + 10, STACK + 48, CODE + 14, 0, CODE + 18];
+    for (fp, found) in [(STACK + 16, Found::FramePointer), (0, Found::Scan)] {
+        let (frames, _) = walk(&record, STACK, fp, Options::default());
+        assert_eq!(frames.iter().map(|frame| frame.pc - CODE).collect::<Vec<_>>(), [2, 10, 14, 18]);
+        assert!(frames[1..].iter().all(|frame| frame.found == found), "{frames:x?}");
+    }
+}
+
+#[test]
 fn loops_end_the_walk() {
     // A record that points to itself, and two that point to each other
     let (frames, end) = walk(&[STACK, CODE + 6], STACK, STACK, options());
@@ -172,7 +182,7 @@ fn a_scan_is_marked_and_finds_only_calls() {
     let pcs: Vec<u64> = frames.iter().map(|frame| frame.pc).collect();
     assert_eq!(pcs, [CODE + 2, CODE + 0x46, CODE + 0x4a]);
     assert_eq!((frames[1].found, frames[1].sp), (Found::Scan, STACK + 40));
-    assert_eq!(frames[2].found, Found::FramePointer);
+    assert_eq!(frames[2].found, Found::Scan);
     assert_eq!(end, End::EndOfStack);
 }
 

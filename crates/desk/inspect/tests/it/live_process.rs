@@ -20,6 +20,40 @@ fn functions(report: &Report, thread: usize) -> Vec<&str> {
     report.threads[thread].frames.iter().filter_map(|frame| frame.function.as_deref()).collect()
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_cleared_frame_pointer_is_not_the_end() {
+    // Code without unwind data that never returns, called with 0 in rbp, like musl's `exit(0)`.
+    const NEVER: &str = r#"
+#include <unistd.h>
+__attribute__((noinline, noreturn)) void last(int n) { for (;;) pause(); }
+__attribute__((noinline, noreturn)) void middle(int n, int (*called)(int)) {
+    register int kept __asm__("ebp") = n;
+    __asm__ volatile("" : "+r"(kept));
+    called(n);
+    __asm__ volatile("" : "+r"(kept));
+    last(kept);
+}
+__attribute__((noinline)) int outer(int n, int (*called)(int)) { middle(n, called); }
+int same(int n) { return n; }
+int main(int c, char **v) { return outer(c - 1, same) + 1; }
+"#;
+    let folder = tempfile::tempdir().unwrap();
+    let (file, program) = (folder.path().join("never.c"), folder.path().join("never"));
+    std::fs::write(&file, NEVER).unwrap();
+    let tables = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fomit-frame-pointer"];
+    let built = Command::new("gcc").arg("-O2").args(tables).arg("-o").args([&program, &file]).status();
+    assert!(built.unwrap().success());
+    let mut child = Command::new(&program).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let report = coroner_inspect::read_process(child.id(), &mut symbolizer());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let report = report.unwrap();
+    let stack = functions(&report, 0);
+    assert!(stack.windows(4).any(|names| names == ["last", "middle", "outer", "main"]), "{stack:?}");
+}
+
 #[test]
 fn a_program_without_a_build_id_is_symbolicated_from_the_file_it_runs() {
     let folder = tempfile::tempdir().unwrap();
