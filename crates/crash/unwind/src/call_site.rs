@@ -23,7 +23,7 @@ pub(crate) fn follows_call<A: Architecture, M: Memory>(memory: &mut M, address: 
     match A::ARCH {
         Arch::X86_64 => {
             let bytes = memory.read_u64(address.wrapping_sub(8)).ok()?.to_le_bytes();
-            Some(ends_with_x86_64_call(bytes))
+            Some(ends_with_x86_64_call(bytes) || is_goroutine_start::<A, M>(memory, address))
         }
         Arch::Aarch64 => {
             if address & 3 != 0 {
@@ -34,6 +34,17 @@ pub(crate) fn follows_call<A: Architecture, M: Memory>(memory: &mut M, address: 
             Some(is_aarch64_call(u32::from_le_bytes(bytes)))
         }
     }
+}
+
+/// Returns `true` if `address` is where a goroutine's function returns to: in `runtime.goexit`,
+/// after its first instruction, which isn't a call.
+pub(crate) fn is_goroutine_start<A: Architecture, M: Memory>(memory: &mut M, address: u64) -> bool {
+    // nop; call goexit1; nop
+    A::ARCH == Arch::X86_64
+        && matches!(
+            memory.read_u64(address.wrapping_sub(1)).map(u64::to_le_bytes),
+            Ok([0x90, 0xe8, _, _, _, _, 0x90, _])
+        )
 }
 
 /// Returns `true` if the code before a return address sets the frame pointer to zero, which marks a

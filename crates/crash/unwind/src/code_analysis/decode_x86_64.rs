@@ -28,6 +28,8 @@ struct Prefixes {
     narrow: bool,
     /// 67: 32-bit addresses.
     narrow_address: bool,
+    /// 64 or 65: relative to fs or gs.
+    thread: bool,
     /// F2 or F3, or 0.
     repeat: u8,
     /// REX byte, or 0.
@@ -93,6 +95,8 @@ enum Operand {
     Based(u8, i32),
     /// `[rip + displacement]`.
     Relative,
+    /// An address relative to fs or gs.
+    Thread,
     /// Any other form of address.
     Memory,
 }
@@ -108,7 +112,8 @@ pub(crate) fn decode<M: Memory>(cursor: &mut Cursor<'_, M>) -> Result<Effect, Pr
             0x66 => prefixes.narrow = true,
             0x67 => prefixes.narrow_address = true,
             0xf2 | 0xf3 => prefixes.repeat = byte,
-            0xf0 | 0x2e | 0x36 | 0x3e | 0x26 | 0x64 | 0x65 => {}
+            0x64 | 0x65 => prefixes.thread = true,
+            0xf0 | 0x2e | 0x36 | 0x3e | 0x26 => {}
             0x40..=0x4f => {
                 // A REX byte is only valid directly before the opcode.
                 prefixes.rex = byte;
@@ -140,6 +145,9 @@ fn one_byte<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes, opcode: u
         // Operations of the form `op r/m, r` and `op r, r/m`; `cmp` writes nothing.
         0x00..=0x3f if opcode & 7 < 4 => {
             let operands = operands(cursor, prefixes)?;
+            if let (0x03 | 0x2b, true, Operand::Based(base, offset)) = (opcode, prefixes.wide(), operands.other) {
+                return Ok(Effect::Combine { to: operands.register, base, offset, negative: opcode == 0x2b });
+            }
             Effect::unknown(match opcode {
                 0x38.. => 0,
                 _ if opcode & 2 != 0 => prefixes.bit(operands.register, byte),
@@ -315,6 +323,9 @@ fn moves<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes, opcode: u8) 
         (0x8b, Operand::Register(from)) if prefixes.wide() => Effect::Set { to: operands.register, from, add: 0 },
         (0x89, Operand::Based(base, offset)) if prefixes.wide() => one(false, base, offset),
         (0x8b, Operand::Based(base, offset)) if prefixes.wide() => one(true, base, offset),
+        (0x89 | 0x8b, Operand::Thread) if prefixes.wide() => {
+            Effect::ThreadWord { load: opcode == 0x8b, register: operands.register }
+        }
         (0x8d, Operand::Based(base, offset)) if prefixes.wide() => {
             Effect::Set { to: operands.register, from: base, add: offset.into() }
         }
@@ -557,6 +568,7 @@ fn operands<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes) -> Result
         _ => 0,
     };
     let other = match base {
+        _ if prefixes.thread => Operand::Thread,
         Some(base) => Operand::Based(base, displacement),
         None if mode == 0 && low == 5 => Operand::Relative,
         None => Operand::Memory,

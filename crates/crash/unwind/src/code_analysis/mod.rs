@@ -20,6 +20,7 @@
 pub(crate) mod decode_aarch64;
 pub(crate) mod decode_x86_64;
 pub(crate) mod outlined;
+pub(crate) mod stack_switch;
 mod symbolic_execution;
 
 use crate::arch::Architecture;
@@ -48,6 +49,10 @@ pub(crate) enum Effect {
     Sum { to: u8, from: u8, other: u8, negative: bool },
     /// These registers, as bits by number, get values that are not tracked.
     Unknown { registers: u32 },
+    /// `to = to ± *(base + offset)`.
+    Combine { to: u8, base: u8, offset: i32, negative: bool },
+    /// A load or store of a 64-bit register, from or to thread-local storage.
+    ThreadWord { load: bool, register: u8 },
     /// Loads or stores of 64-bit registers at `base + offset` and the next word, then
     /// `base += update`.
     Access(Access),

@@ -233,6 +233,9 @@ impl Path {
                     }
                 }
             }
+            Effect::Combine { to, .. } | Effect::ThreadWord { load: true, register: to } => {
+                self.set(to, Symbol::Unknown);
+            }
             Effect::Access(access) => self.access(access),
             Effect::Leave => {
                 self.set(A::SP, self.get(A::FP));

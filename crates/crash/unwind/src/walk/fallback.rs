@@ -7,7 +7,7 @@
 use super::find_rule::NO_RULE;
 use super::{Walker, is_far};
 use crate::arch::Architecture;
-use crate::call_site::{follows_call, is_in_zero_page, marks_outermost};
+use crate::call_site::{follows_call, is_goroutine_start, is_in_zero_page, marks_outermost};
 use crate::execute;
 use crate::frame::{End, Found, Malformed};
 use crate::image::{ImageFormat, Images};
@@ -40,7 +40,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             // outermost functions look.
             return Err(End::EndOfStack);
         }
-        if !self.interrupted() && self.returns_to_beginning() {
+        let is_outermost = is_goroutine_start::<A, _>(&mut self.memory, self.registers.pc);
+        if !self.interrupted() && (is_outermost || self.returns_to_beginning()) {
             return Err(End::EndOfStack);
         }
         if self.interrupted()
@@ -190,10 +191,11 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             return false;
         }
         let (registers, cached, accepted) = (self.registers, self.cached.take(), self.accepted.take());
+        let (found, stored) = (self.found, self.stored);
         let mut rule = NO_RULE;
         let lookup = self.frame().lookup_address();
         let stepped = match self.find_rule(lookup, false, &mut rule) {
-            Ok(true) if self.outlined.take().is_some() => Ok(0),
+            Ok(true) if self.outlined.take().is_some() || self.switched.take().is_some() => Ok(0),
             Ok(true) => self.execute(&rule, lookup),
             Ok(false) => self.execute_frame_record(),
             Err(problem) => Err(problem.into()),
@@ -204,6 +206,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             Err(_) => matches!(stepped, Err(End::EndOfStack)) && matches!(rule.rule, Rule::Outermost),
         };
         (self.registers, self.cached, self.accepted, self.lost) = (registers, cached, accepted, 0);
+        (self.found, self.stored) = (found, stored);
         is_confirmed
     }
 

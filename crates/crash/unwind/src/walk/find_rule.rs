@@ -1,10 +1,11 @@
 //! Finds the rule for an address: registered by the app, from unwind data, or by code analysis.
 
 use super::Walker;
+use super::caller_check::accept_interrupted;
 use crate::arch::Architecture;
 use crate::call_site::is_in_zero_page;
 use crate::code_analysis::outlined::{OutlinedReturns, follow_to_binder};
-use crate::code_analysis::{self, Code, CodeRow, Followed, Path, Reached, Start};
+use crate::code_analysis::{self, Code, CodeRow, Followed, Path, Reached, Start, stack_switch};
 use crate::execute;
 use crate::frame::{AddressKind, End, Found, Problem};
 use crate::image::{AddressRange, ImageFormat, Images};
@@ -81,8 +82,13 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
                 Ok(Some(range)) => range.contains(self.registers.pc) && !into.signal_trampoline,
                 _ => false,
             };
+            let is_code = has_image || self.images.is_executable(lookup) == Some(true);
+            // Go's `.debug_frame` does not describe where its code switches stacks.
+            let may_switch = matches!(stated, Ok(None)) || !self.image.debug_frame.is_empty();
+            if may_switch && is_code && self.switch_stack() {
+                return Ok(true);
+            }
             if !is_certain && !self.recognize_trampoline(into) && stated?.is_none() {
-                let is_code = has_image || self.images.is_executable(lookup) == Some(true);
                 return Ok(is_code && self.follow_code_to_return(into));
             }
         }
@@ -94,6 +100,34 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             self.cached = Some(place);
         }
         Ok(true)
+    }
+
+    /// Steps to the caller on another stack, if the code of the frame switches stacks; the result
+    /// is in [`Self::switched`].
+    #[cold]
+    #[inline(never)]
+    fn switch_stack(&mut self) -> bool {
+        let mut stored = self.stored;
+        self.switched = match stack_switch::follow::<A, _>(&mut self.memory, &mut self.registers, &mut stored) {
+            Ok(None) => None,
+            // What is above on this stack are not the callers.
+            Err(unreadable) => Some(Err(End::Unreadable { address: unreadable.address })),
+            Ok(Some((caller, fp))) if self.is_return_address(caller.pc & self.mask, None) == Some(true) => {
+                let sp = self.registers.sp();
+                accept_interrupted(&mut self.switches, sp, self.mask, caller).ok().map(|pc| {
+                    self.stored = stored;
+                    self.registers = RegisterFile::new(pc);
+                    self.registers.set(A::SP, caller.cfa);
+                    if let Some(fp) = fp {
+                        self.registers.set(A::FP, fp);
+                    }
+                    self.arrive(Found::CodeAnalysis, false);
+                    Ok(caller.cfa)
+                })
+            }
+            Ok(Some(_)) => None,
+        };
+        self.switched.is_some()
     }
 
     /// Stores the rule from unwind data for the frame where a walk has to end, although this walk

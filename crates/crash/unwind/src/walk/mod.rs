@@ -11,6 +11,7 @@ mod fallback;
 mod find_rule;
 
 use crate::arch::Architecture;
+use crate::code_analysis::stack_switch::Stored;
 use crate::execute;
 use crate::frame::{AddressKind, End, Found, Frame, Problem};
 use crate::image::{Image, Images};
@@ -143,6 +144,10 @@ pub struct Walker<'c, A, M, I> {
     /// Registers, as bits, whose value in the caller does not follow from the code that was
     /// analyzed last.
     lost: u32,
+    /// The step to another stack, if the search for a frame's rule made one.
+    switched: Option<Result<u64, End>>,
+    /// Words that the frames that returned on another stack will have stored.
+    stored: Stored,
     /// Whether a frame below was found by a scan: what is found from a guess is one.
     guessed: bool,
     /// The return address that was last accepted.
@@ -191,6 +196,8 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
             below: None,
             outlined: None,
             lost: 0,
+            switched: None,
+            stored: Stored::default(),
             guessed: false,
             accepted: None,
             image: Image::default(),
@@ -359,6 +366,9 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
                 Ok(true) => {
                     if let Some(frame) = self.outlined.take() {
                         return self.step_from_outlined(frame);
+                    }
+                    if let Some(switched) = self.switched.take() {
+                        return switched.map(Some);
                     }
                 }
                 Ok(false) => return self.without_rule(End::NoUnwindData { address: lookup }),

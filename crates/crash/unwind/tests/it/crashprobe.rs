@@ -629,6 +629,56 @@ fn expressions_are_not_overruled_by_code() {
     });
 }
 
+// Go's asmcgocall, which has no unwind data, calls on the system's stack: it keeps the distance of
+// the caller's stack pointer from the end of the goroutine's stack.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+core::arch::global_asm!(
+    ".globl probe_switch",
+    "probe_switch:",
+    "mov rdx, rsp",
+    "lea rdi, [rip + probe_goroutine]",
+    "lea rax, [rdx + 4096]",
+    "mov [rdi + 8], rax",
+    "lea rsp, [rip + probe_system_stack + 8192]",
+    "sub rsp, 64",
+    "and rsp, -16",
+    "mov [rsp + 48], rdi",
+    "mov rdi, [rdi + 8]",
+    "sub rdi, rdx",
+    "mov [rsp + 40], rdi",
+    // a stale return address
+    "lea rax, [rip + probe_call + 6]",
+    "mov [rsp + 8], rax",
+    "call probe_leaf",
+    "mov rdi, [rsp + 48]",
+    "mov rsi, [rdi + 8]",
+    "sub rsi, [rsp + 40]",
+    "mov fs:[-8], rdi",
+    "mov rsp, rsi",
+    "mov [rsp + 24], eax",
+    "ret",
+    "ud2",
+    ".bss",
+    ".balign 16",
+    "probe_goroutine: .skip 64",
+    "probe_system_stack: .skip 8192",
+    ".text",
+);
+
+#[test]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn a_switch_of_stacks_is_followed() {
+    unsafe extern "C" {
+        fn probe_switch();
+    }
+    isolated(concat!(module_path!(), "::a_switch_of_stacks_is_followed"), || {
+        let sent = child(false, || through_outer(probe_switch, 0));
+        assert_eq!(sent.names(), ["probe_leaf", "other", "probe_outer"], "{sent:x?}");
+        assert_eq!(sent.frames[2].1, Found::CodeAnalysis, "{sent:x?}");
+        assert!(sent.ended_at_the_end(), "{sent:x?}");
+    });
+}
+
 // A signal handler without unwind data that calls the other one.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 core::arch::global_asm!(

@@ -30,7 +30,14 @@ fn decode_bytes(bytes: &[u8]) -> (Effect, u64) {
 fn written(effect: Effect) -> Option<u32> {
     Some(match effect {
         Effect::Other | Effect::Jump(_) => 0,
-        Effect::Set { to, .. } => bit(to),
+        Effect::Set { to, .. } | Effect::Combine { to, .. } => bit(to),
+        Effect::ThreadWord { load, register } => {
+            if load {
+                bit(register)
+            } else {
+                0
+            }
+        }
         Effect::Unknown { registers } | Effect::Branch { unknown: registers, .. } => registers,
         Effect::Access(access) => {
             let [first, second] = access.registers.map(|register| if access.load { bit(register) } else { 0 });
