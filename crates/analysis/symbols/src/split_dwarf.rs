@@ -55,13 +55,14 @@ pub(crate) fn object(symbols: &Path, folder: &str, name: &str, id: DwoId) -> Opt
             _ => Ok::<_, Malformed>(Bytes::owned(Vec::new())),
         })
         .ok()?;
-        // Since DWARF 5 type units also have sections with this name, so that a linker can drop
-        // duplicates.
+        // Since DWARF 5 type units are in sections with this name, too: with GCC in others, so that
+        // a linker can drop duplicates; with Clang in the same one, before the unit.
         let info = SectionId::DebugInfo.dwo_name()?;
         let named = file.sections().filter(|section| section.name_bytes() == Ok(info.as_bytes()));
         for units in named.filter_map(|one| section_bytes(&one, &bytes, info).ok()) {
-            sections.debug_info = units.into();
-            if has_unit(&sections, id) {
+            sections.debug_info = units.clone().into();
+            if let Some((offset, size)) = find_unit(&sections, id) {
+                sections.debug_info = units.slice(offset, size)?.into();
                 return Some(sections);
             }
         }
@@ -69,8 +70,8 @@ pub(crate) fn object(symbols: &Path, folder: &str, name: &str, id: DwoId) -> Opt
     })
 }
 
-/// Whether one of the units has this id.
-fn has_unit(sections: &DwarfSections<Bytes>, id: DwoId) -> bool {
+/// Returns the offset and size of the unit with this id.
+fn find_unit(sections: &DwarfSections<Bytes>, id: DwoId) -> Option<(u64, u64)> {
     let dwarf = sections.borrow(|section| gimli::EndianSlice::new(section, gimli::RunTimeEndian::Little));
     let mut units = dwarf.units();
     while let Ok(Some(header)) = units.next() {
@@ -81,10 +82,11 @@ fn has_unit(sections: &DwarfSections<Bytes>, id: DwoId) -> bool {
             _ => false,
         };
         if has_id {
-            return true;
+            let offset = header.offset().to_debug_info_offset(&header)?;
+            return Some((offset.0 as u64, header.length_including_self() as u64));
         }
     }
-    false
+    None
 }
 
 /// Returns the supplementary file that `dwz` created for this file and others; `None` if the file

@@ -34,6 +34,10 @@ fn inlined(calls: &[Vec<Call>]) -> usize {
 
 /// Builds `name` from the fixture's source, in a new folder below `folder`.
 fn build(folder: &Path, name: &str, options: &[&str]) {
+    build_with("g++", folder, name, options);
+}
+
+fn build_with(compiler: &str, folder: &Path, name: &str, options: &[&str]) {
     std::fs::create_dir_all(folder.join("work")).unwrap();
     let source = fixture("program.cpp").canonicalize().unwrap();
     let fixed = ["-w", "-O2", "-g", "-shared", "-fPIC", "-nostdlib", "-Wl,--build-id=sha1", "-o"];
@@ -45,7 +49,7 @@ fn build(folder: &Path, name: &str, options: &[&str]) {
         .chain(options.iter().copied())
         .chain([source.to_str().unwrap()])
         .collect();
-    run(&folder.join("work"), "g++", &arguments);
+    run(&folder.join("work"), compiler, &arguments);
 }
 
 #[test]
@@ -118,6 +122,22 @@ fn split_units_are_found_beside_type_units() {
     let expected = calls(&folder.join("plain.so"));
     assert!(inlined(&expected.0) > 20 && expected.1.is_empty(), "{:?}", expected.1);
     assert_eq!(calls(&folder.join("app.so")), expected);
+}
+
+/// Clang's type units are in the unit's own section, before it.
+#[test]
+fn split_units_are_found_behind_type_units() {
+    if Command::new("clang").arg("--version").output().is_err() {
+        eprintln!("skipped: can't run clang");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["-gdwarf-5", "-fdebug-types-section", "-gsplit-dwarf"];
+    build_with("clang", folder.path(), "plain.so", &options[..2]);
+    build_with("clang", folder.path(), "app.so", &options);
+    let expected = calls(&folder.path().join("plain.so"));
+    assert!(inlined(&expected.0) > 20 && expected.1.is_empty(), "{:?}", expected.1);
+    assert_eq!(calls(&folder.path().join("app.so")), expected);
 }
 
 /// A package as created with Cargo's `split-debuginfo = "packed"`.
