@@ -65,18 +65,19 @@ pub(crate) fn from_crash(report: &Report, crash: &Crash) -> Notice {
             (10, _) if crash.signal.as_ref().is_some_and(|signal| signal.name == Some("SIGABRT")) => Notice::Abort,
             _ => Notice::Other,
         },
-        (None, Some(signal)) => from_signal(crash, signal),
+        (None, Some(signal)) => from_signal(report, crash, signal),
         (None, None) => Notice::Other,
     }
 }
 
-fn from_signal(crash: &Crash, signal: &Signal) -> Notice {
+fn from_signal(report: &Report, crash: &Crash, signal: &Signal) -> Notice {
     // `SI_USER`, `SI_QUEUE`, `SI_TKILL` and other codes for signals sent by software.
-    let is_sent = signal.code <= 0 || matches!(signal.code_name, Some("SI_USER" | "SI_QUEUE"));
+    let is_sent = signal.code <= 0 && !signal.unknown_code || matches!(signal.code_name, Some("SI_USER" | "SI_QUEUE"));
     match (signal.name.unwrap_or_default(), signal.code_name.unwrap_or_default()) {
         ("SIGABRT", _) => Notice::Abort,
         _ if is_sent => Notice::Sent,
         ("SIGSYS", _) => Notice::SystemCall,
+        ("SIGSEGV", _) if signal.unknown_code && crash.address.is_some() => from_access_violation(report, crash),
         ("SIGSEGV", "SEGV_MAPERR") => Notice::Unmapped,
         ("SIGSEGV", "SEGV_ACCERR") => Notice::Denied,
         ("SIGSEGV", "SEGV_PKUERR") => Notice::DeniedByKey,
@@ -116,7 +117,7 @@ fn from_windows_exception(report: &Report, crash: &Crash, signal: &Signal) -> No
     }
 }
 
-/// Returns the fault for an access violation. Windows doesn't report whether something is mapped at
+/// Returns the fault for an access violation, or a SIGSEGV without a code. Windows doesn't report whether something is mapped at
 /// the address. The mappings show it: a report contains the one at the address or else those next
 /// to it.
 fn from_access_violation(report: &Report, crash: &Crash) -> Notice {

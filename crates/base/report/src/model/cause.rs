@@ -176,7 +176,12 @@ impl Report {
         };
         let is_fault = died_of(&["SIGSEGV", "SIGBUS"]);
         let of_c_library = |source: &str| source.rsplit('/').next().is_some_and(|name| name.starts_with("libc."));
-        let annotation = self.annotations.first().filter(|annotation| !(is_fault && of_c_library(&annotation.source)));
+        // A process that continues has not aborted, and descriptions of the environment are not
+        // messages.
+        let is_message = |text: &str| !["CoreSimulator ", "dyld2 mode"].iter().any(|start| text.starts_with(start));
+        let annotation = self.annotations.iter().find(|annotation| is_message(&annotation.text));
+        let annotation = annotation.filter(|annotation| !(is_fault && of_c_library(&annotation.source)));
+        let annotation = annotation.filter(|_| !crash.has(CrashFlag::NotFatal));
         let annotation = self.abort_message().or_else(|| annotation.map(|annotation| annotation.text.trim()));
         let message = crash.message.as_deref().or(annotation).filter(|text| !text.is_empty()).map(Cow::Borrowed);
         // Swift traps after its message and doesn't abort. For other runtimes, a line on stderr

@@ -192,6 +192,9 @@ pub struct Signal {
     #[serde(skip_deserializing)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code_name: Option<&'static str>,
+    /// Whether the code is unknown, and therefore 0: another tool's file may not have it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unknown_code: bool,
     /// `si_errno`.
     pub errno: i32,
     /// `si_addr`.
@@ -225,10 +228,18 @@ pub struct Signal {
 }
 
 impl Signal {
+    /// Returns the code's name, or else its number; `None` if it is unknown.
+    pub fn code_text(&self) -> Option<String> {
+        match self.code_name {
+            Some(name) => Some(name.to_owned()),
+            None => (!self.unknown_code).then(|| format!("code {}", self.code)),
+        }
+    }
+
     /// Fills in the names of the numbers on `os`.
     pub(crate) fn name_for(&mut self, os: Os, arch: Option<Arch>) {
         self.name = names::signal_name(os, self.number);
-        self.code_name = names::signal_code_name(os, self.number, self.code);
+        self.code_name = names::signal_code_name(os, self.number, self.code).filter(|_| !self.unknown_code);
         if let (Some(number), Some(arch), None) = (self.syscall, arch, self.syscall_arch) {
             self.syscall_name = system_call_name(os, arch, number.into());
         }

@@ -206,7 +206,10 @@ impl Report {
         let sent = signal.is_some_and(|signal| {
             let is_fault =
                 matches!(signal.name, Some("SIGSEGV" | "SIGBUS" | "SIGILL" | "SIGFPE" | "SIGTRAP" | "SIGSYS"));
-            is_fault && signal.code <= 0 && signal.sender_pid.is_none_or(|pid| pid == self.header.pid)
+            is_fault
+                && signal.code <= 0
+                && !signal.unknown_code
+                && signal.sender_pid.is_none_or(|pid| pid == self.header.pid)
         });
         let interrupted = frames.iter().position(|frame| frame.found_by == FoundBy::SIGNAL_FRAME);
         interrupted.filter(|_| sent).and_then(|at| frames.get(at..)).unwrap_or(frames)

@@ -107,7 +107,7 @@ impl Writer<'_> {
                 os.build.as_ref().map_or_else(String::new, |build| format!("({build})")),
                 os.distribution.clone().unwrap_or_default(),
                 os.distribution_version.clone().unwrap_or_default(),
-                header.arch.map_or("", |arch| arch.name()).to_owned(),
+                header.arch.map_or(device.arch.as_deref().unwrap_or_default(), |arch| arch.name()).to_owned(),
                 device.model.as_ref().map_or_else(String::new, |model| format!("on {model}")),
             ]),
             None if header.os.0 == 0 => String::new(),
@@ -153,9 +153,8 @@ impl Writer<'_> {
         } else if let Some(signal) = &crash.signal {
             let name = signal.name.map_or_else(String::new, |name| format!("{name} "));
             let mut text = format!("{name}({})", signal.number);
-            match signal.code_name {
-                Some(code) => write!(text, ", {code}")?,
-                None => write!(text, ", code {}", signal.code)?,
+            if let Some(code) = signal.code_text() {
+                write!(text, ", {code}")?;
             }
             if let Some(pid) = signal.sender_pid {
                 write!(text, ", sent by process {pid}")?;

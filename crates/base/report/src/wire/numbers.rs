@@ -306,7 +306,33 @@ open_numbers! {
         /// Shadow stack pointer: x86_64 SSP (CET), arm64 `GCSPR_EL0`. The memory there is in the
         /// stack memory.
         SHADOW_STACK = 10 "ssp",
+        /// 32-bit x86, in a report of another tool's file.
+        EAX = 16 "eax",
+        /// 32-bit x86.
+        EBX = 17 "ebx",
+        /// 32-bit x86.
+        ECX = 18 "ecx",
+        /// 32-bit x86.
+        EDX = 19 "edx",
+        /// 32-bit x86.
+        ESI = 20 "esi",
+        /// 32-bit x86.
+        EDI = 21 "edi",
+        /// 32-bit x86 frame pointer.
+        EBP = 22 "ebp",
+        /// 32-bit x86 stack pointer.
+        ESP = 23 "esp",
+        /// 32-bit x86 instruction pointer.
+        EIP = 24 "eip",
+        /// 32-bit x86 flags.
+        EFLAGS = 25 "eflags",
     }
+}
+
+impl ExtraRegister {
+    /// The general registers of 32-bit x86.
+    pub const X86: [ExtraRegister; 9] =
+        [Self::EAX, Self::EBX, Self::ECX, Self::EDX, Self::ESI, Self::EDI, Self::EBP, Self::ESP, Self::EIP];
 }
 
 open_numbers! {

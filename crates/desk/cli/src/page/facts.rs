@@ -72,9 +72,9 @@ pub(super) fn what_happened(report: &Report) -> Markup {
     let Some(crash) = &report.crash else { return html! {} };
     let signal = crash.signal.as_ref().map(|signal| {
         let name = signal.name.map_or_else(|| signal.number.to_string(), ToOwned::to_owned);
-        let code = signal.code_name.map_or_else(|| format!("code {}", signal.code), ToOwned::to_owned);
+        let code = signal.code_text().map_or_else(String::new, |code| format!(", {code}"));
         let sender = signal.sender_pid.map_or_else(String::new, |pid| format!(", sent by process {pid}"));
-        format!("{name}, {code}{sender}")
+        format!("{name}{code}{sender}")
     });
     let mach = crash.mach.as_ref().map(|mach| {
         let name = mach.name.map_or_else(|| mach.exception.to_string(), ToOwned::to_owned);
