@@ -255,6 +255,11 @@ impl SymbolFile {
         }
     }
 
+    /// Returns the text of a breakpad file; `None` for other files. It is cheap to keep.
+    pub fn breakpad_text(&self) -> Option<impl std::ops::Deref<Target = [u8]> + Send + Sync + use<>> {
+        (self.kind == FileKind::Breakpad).then(|| self.bytes.clone())
+    }
+
     /// Whether the file belongs to the image.
     ///
     /// Their ids are the same, or neither has one and their format and architecture are the same.

@@ -19,7 +19,7 @@ pub(crate) const fn is_in_zero_page(address: u64) -> bool {
 /// On x86_64, whose instructions can't be read backwards, returns whether the bytes could be a
 /// call's: about one in twelve addresses in random code passes.
 #[inline]
-pub(crate) fn follows_call<A: Architecture, M: Memory>(memory: &mut M, address: u64) -> Option<bool> {
+pub fn follows_call<A: Architecture, M: Memory>(memory: &mut M, address: u64) -> Option<bool> {
     match A::ARCH {
         Arch::X86_64 => {
             let bytes = memory.read_u64(address.wrapping_sub(8)).ok()?.to_le_bytes();

@@ -120,6 +120,7 @@ mod swift_async;
 mod walk;
 
 pub use arch::{Aarch64, Architecture, SLOTS, X86_64};
+pub use call_site::follows_call;
 pub use cfi::FrameSection;
 pub use cfi::eh_frame_hdr::{BuildError, build_search_table};
 pub use frame::{AddressKind, End, Found, Frame, Malformed, Problem};

@@ -10,6 +10,9 @@ pub enum DumpError {
     /// The dump's processor or system is not supported.
     #[error("{0}: only x86_64 and arm64 processes are supported")]
     Unsupported(String),
+    /// The minidump's operating system is not supported.
+    #[error("a minidump of a {0} process: only Windows, Linux, Android, macOS and iOS are supported")]
+    System(String),
     /// The compression is not supported.
     #[error("unsupported compression: decompress the file with `{by} -d` first")]
     Compressed {

@@ -1,10 +1,11 @@
 //! Reads core dumps (ELF) and minidumps (Breakpad, Crashpad, Windows) as reports.
 //!
-//! Both contain registers and memory, but no frames. The stacks are walked by [`coroner_unwind`]
-//! with the unwind data in the images' own files, which a [`Symbolizer`] finds by build id
-//! ([`SnapshotImages`](coroner_symbols::SnapshotImages)), and the frames are named from their
-//! symbols. In an image without its file, the walk uses frame pointers and likely return addresses;
-//! each frame records how it was found.
+//! Both contain registers and memory, but no frames. The stacks of core dumps are walked by
+//! [`coroner_unwind`] with the unwind data in the images' own files, which a [`Symbolizer`] finds by
+//! build id ([`SnapshotImages`](coroner_symbols::SnapshotImages)). Those of minidumps are walked by
+//! `minidump-unwind`, with Breakpad's symbol files and the same files. The frames are named from
+//! their symbols. In an image without its file, a walk uses frame pointers and likely return
+//! addresses; each frame records how it was found.
 //!
 //! Core dumps may also be compressed, as stored by systemd-coredump, or inside apport's reports.
 //! From these, and from what the kernel writes to a pipe ([`read_core_stream`]), only as much is
@@ -26,7 +27,7 @@ mod core_file;
 mod core_notes;
 mod core_stream;
 mod error;
-mod minidump_file;
+mod minidump;
 mod noted;
 #[cfg(target_os = "linux")]
 mod systemd_coredump;
@@ -85,7 +86,7 @@ impl Form {
 pub fn read(bytes: &[u8], time: Option<Timestamp>, symbolizer: &mut Symbolizer) -> Result<Report, DumpError> {
     let mut report = match Form::detect(bytes).ok_or(DumpError::NotADump)? {
         Form::Core => core_file::read(bytes, symbolizer)?,
-        Form::Minidump => minidump_file::read(bytes, symbolizer)?,
+        Form::Minidump => minidump::read(bytes, symbolizer)?,
         Form::Compressed => {
             let compression = Compression::detect(bytes).ok_or(DumpError::NotADump)?;
             compressed::read(bytes, compression, symbolizer)?

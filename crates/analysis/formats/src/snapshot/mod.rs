@@ -6,10 +6,7 @@
 //! memory in a [`SavedMemory`], and calls [`walk_threads`] to add the frames.
 
 pub mod elf_images;
-mod pdata;
 pub mod user_regs;
-
-use std::collections::BTreeSet;
 
 use coroner_process::futex_wait;
 use coroner_process::memory::{Memory, Unreadable};
@@ -156,35 +153,12 @@ pub fn walk_threads(
     }
 }
 
-/// Like [`walk_threads`], for a Windows process on x86_64. `is_call`: the crashed thread's program
-/// counter is a return address.
-pub fn walk_windows_threads(report: &mut Report, memory: &SavedMemory<'_>, is_call: bool, symbolizer: &mut Symbolizer) {
-    let mut files = SnapshotImages::new();
-    for image in &report.images {
-        files.add(symbolizer.files(&ImageKey::from_image(image, Arch::X86_64)), image.load_address.0);
-    }
-    let mut without = BTreeSet::new();
-    for thread in &mut report.threads {
-        let Some(registers) = thread.registers.as_ref().and_then(Registers::x86_64) else { continue };
-        let kind = if is_call && thread.crashed { AddressKind::RETURN } else { AddressKind::INSTRUCTION };
-        let (frames, end, missing) = pdata::walk(&registers, kind, &mut files.memory(memory), &report.images);
-        (thread.frames, thread.walk_end) = (frames, Some(end));
-        without.extend(missing.map(describe_image));
-    }
-    if !without.is_empty() {
-        let without = without.into_iter().collect::<Vec<_>>().join(", ");
-        let what =
-            format!("stacks end at {without}: no file with its identity was found, so its unwind data are missing");
-        report.problems.push(Problem { section: None, offset: 0, what });
-    }
-}
-
 /// The bits of a user-space arm64 pointer that are not part of the address.
 ///
 /// Assumes 48-bit addresses; neither format contains the mask.
-const AUTHENTICATION_MASK: u64 = 0x007f_0000_0000_0000;
+pub(crate) const AUTHENTICATION_MASK: u64 = 0x007f_0000_0000_0000;
 
-fn describe_image(image: &Image) -> String {
+pub(crate) fn describe_image(image: &Image) -> String {
     match image.code_id() {
         Some(id) => format!("{} ({id})", image.name()),
         None => image.name().to_owned(),

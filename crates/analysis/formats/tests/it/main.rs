@@ -7,5 +7,6 @@ mod log_kinds;
 mod logs;
 mod minidump_stacks;
 mod minidump_writer;
+mod minidumps;
 mod swift_crash_log;
 mod tombstones;

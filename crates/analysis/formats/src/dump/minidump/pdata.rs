@@ -1,17 +1,15 @@
-//! Walks Windows stacks on x86_64 with the unwind data in the images' files.
+//! Steps to a caller on x86_64 Windows with the unwind data in the images' files.
 //!
 //! Source: `.pdata`; learn.microsoft.com, "x64 exception handling".
 //!
-//! A frame is accepted if unwind data prove it, or if it is the caller of a function without unwind
-//! data and its return address follows a call. The walk ends at an image whose file is missing.
+//! A caller is accepted if unwind data prove it, or if it called a function without unwind data and
+//! its return address follows a call.
 
 use coroner_process::memory::Memory;
 use coroner_process::registers::X86_64Registers;
-use coroner_report::model::{Address, Frame, Image};
-use coroner_report::wire::{AddressKind, FoundBy, WalkEnd};
+use coroner_report::wire::AddressKind;
+use coroner_unwind::{X86_64, follows_call};
 
-/// Maximum number of a thread's frames.
-const MAX_FRAMES: usize = 4096;
 /// Maximum length of a chain of unwind data for one function.
 const MAX_CHAIN_LENGTH: usize = 32;
 /// Maximum size of an epilogue, in bytes: an addition, eight pops of two bytes, a jump.
@@ -21,57 +19,38 @@ const RSP: usize = 4;
 /// The processor's registers in DWARF order.
 const DWARF_ORDER: [usize; 16] = [0, 2, 1, 3, 6, 7, 5, 4, 8, 9, 10, 11, 12, 13, 14, 15];
 
-/// Returns a thread's frames, and the image whose missing file ended the walk, if any.
+/// Returns the caller's registers, and the kind of its address; `None` without unwind data for the
+/// function, or with damaged data.
 ///
-/// The thread's program counter is an address of the given kind.
-pub(super) fn walk<'i>(
+/// `base` is the load address of the image that contains the program counter, `is_return` whether
+/// that is a return address.
+pub(super) fn step(
     registers: &X86_64Registers,
-    kind: AddressKind,
+    is_return: bool,
+    base: u64,
     memory: &mut impl Memory,
-    images: &'i [Image],
-) -> (Vec<Frame>, WalkEnd, Option<&'i Image>) {
+) -> Option<(X86_64Registers, AddressKind)> {
     let mut general = [0; 16];
     for (value, number) in registers.gpr.iter().zip(DWARF_ORDER) {
         general[number] = *value;
     }
     let mut state = State { general, pc: registers.pc, memory };
-    let (mut found_by, mut address_kind) = (FoundBy::CONTEXT, kind);
-    let mut frames = Vec::new();
-    let mut without = None;
-    let end = loop {
-        let sp = state.general[RSP];
-        if state.pc == 0 && !frames.is_empty() {
-            break WalkEnd::ROOT;
+    let at = if is_return { registers.pc.wrapping_sub(1) } else { registers.pc };
+    let kind = match state.function(base, at) {
+        Lookup::Function(function) => state.unwind(&function, at, is_return)?,
+        // A leaf function, which doesn't move the stack pointer.
+        Lookup::NoFunction if !is_return => {
+            let address = state.u64(state.general[RSP])?;
+            follows_call::<X86_64, _>(state.memory, address).filter(|follows| *follows)?;
+            state.pop_return().map(|()| AddressKind::RETURN)?
         }
-        if frames.len() == MAX_FRAMES {
-            break WalkEnd::LIMIT;
-        }
-        let is_first = frames.is_empty();
-        let sp_of_frame = Some(Address(sp));
-        frames.push(Frame { address: Address(state.pc), found_by, address_kind, sp: sp_of_frame, ..Frame::default() });
-        let is_return = address_kind == AddressKind::RETURN;
-        let at = if is_return { state.pc.wrapping_sub(1) } else { state.pc };
-        let image = images.iter().find(|image| image.contains(Address(at)));
-        let stepped = match image.map(|image| state.function(image.load_address.0, at)) {
-            Some(Lookup::Function(function)) => state.unwind(&function, at, is_return).map(|kind| (FoundBy::CFI, kind)),
-            // A leaf function, which doesn't move the stack pointer, or a call to an address
-            // without code.
-            Some(Lookup::NoFunction) | None if is_first && !is_return => {
-                state.pop_leaf_return(images).map(|()| (FoundBy::STACK_TOP, AddressKind::RETURN))
-            }
-            Some(Lookup::NoFunction) | None => break WalkEnd::NO_RULE,
-            Some(Lookup::NoFile) => {
-                without = image;
-                break WalkEnd::NO_RULE;
-            }
-        };
-        let Some(next) = stepped else { break if is_first { WalkEnd::NO_RULE } else { WalkEnd::UNREADABLE } };
-        (found_by, address_kind) = next;
-        if state.general[RSP] <= sp {
-            break WalkEnd::NO_PROGRESS;
-        }
+        Lookup::NoFunction | Lookup::NoFile => return None,
     };
-    (frames, end, without)
+    let mut caller = X86_64Registers { gpr: [0; 16], pc: state.pc, flags: 0 };
+    for (value, number) in caller.gpr.iter_mut().zip(DWARF_ORDER) {
+        *value = state.general[number];
+    }
+    Some((caller, kind))
 }
 
 /// `RUNTIME_FUNCTION`, with addresses as they were in the process.
@@ -318,38 +297,12 @@ impl<M: Memory> State<'_, M> {
         self.general[RSP] = sp.wrapping_add(8);
         Some(())
     }
-
-    /// Takes the innermost function's return address from the top of the stack, if it follows a
-    /// call.
-    fn pop_leaf_return(&mut self, images: &[Image]) -> Option<()> {
-        let address = self.u64(self.general[RSP])?;
-        let is_in_image = images.iter().any(|image| image.contains(Address(address.wrapping_sub(1))));
-        (is_in_image && self.is_after_call(address)).then(|| self.pop_return()).flatten()
-    }
-
-    /// Whether an address follows a call: `e8` with four bytes, or `ff /2` with two to seven bytes,
-    /// possibly with a prefix.
-    fn is_after_call(&mut self, address: u64) -> bool {
-        let Some(code) = self.bytes::<7>(address.wrapping_sub(7)) else { return false };
-        let by_register = |length: usize| {
-            let Some([0xff, mode, rest @ ..]) = code.get(7 - length..) else { return false };
-            let has_index = mode & 7 == 4 && mode >> 6 != 3;
-            let number = match (mode >> 6, mode & 7) {
-                (0, 5) | (2, _) => 4,
-                (0, 4) if rest.first().is_some_and(|index| index & 7 == 5) => 4,
-                (1, _) => 1,
-                _ => 0,
-            };
-            mode & 0x38 == 0x10 && length == 2 + usize::from(has_index) + number
-        };
-        code[2] == 0xe8 || (2..=7).any(by_register)
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::SavedMemory;
     use super::*;
+    use crate::snapshot::SavedMemory;
 
     const BASE: u64 = 0x1_4000_0000;
     const STACK: u64 = 0x1_0000;
@@ -392,15 +345,18 @@ mod tests {
         words.into_iter().flat_map(u64::to_le_bytes).collect()
     }
 
-    fn walked(pc: u64, words_up: u64, rbp: u64) -> (Vec<(u64, Option<u64>)>, WalkEnd) {
-        let (image, stack) = (image(), stack());
-        let memory = SavedMemory::new(vec![(BASE, &image), (STACK, &stack)]);
+    /// Returns the callers' addresses and stack pointers, up to address 0.
+    fn callers(pc: u64, words_up: u64, rbp: u64, image: &[u8]) -> Vec<(u64, u64)> {
+        let stack = stack();
+        let memory = SavedMemory::new(vec![(BASE, image), (STACK, &stack)]);
         let mut registers = X86_64Registers { gpr: [0; 16], pc, flags: 0 };
         (registers.gpr[6], registers.gpr[7]) = (rbp, STACK + 8 * words_up);
-        let images = [Image { load_address: Address(BASE), size: 0x4000, ..Image::default() }];
-        let (frames, end, without) = walk(&registers, AddressKind::INSTRUCTION, &mut &memory, &images);
-        assert!(without.is_none());
-        (frames.iter().map(|frame| (frame.address.0, frame.sp.map(|sp| sp.0))).collect(), end)
+        let mut found = Vec::new();
+        while let Some((caller, _)) = step(&registers, !found.is_empty(), BASE, &mut &memory) {
+            found.push((caller.pc, caller.sp()));
+            registers = caller;
+        }
+        found
     }
 
     #[test]
@@ -420,38 +376,18 @@ mod tests {
             (0x10f6, 7, callers_rbp),
         ];
         for (offset, words_up, rbp) in rows {
-            let (frames, end) = walked(BASE + offset, words_up, rbp);
-            let sp = Some(STACK + 8 * words_up);
-            let expected = [(BASE + offset, sp), (CALLER, Some(STACK + 8 * 8))];
-            assert_eq!((frames.as_slice(), end), (expected.as_slice(), WalkEnd::ROOT), "{offset:#x}");
+            let found = callers(BASE + offset, words_up, rbp, &image());
+            assert_eq!(found, [(CALLER, STACK + 8 * 8), (0, STACK + 8 * 14)], "{offset:#x}");
         }
     }
 
     #[test]
-    fn a_call_to_nowhere_is_recognized_by_the_preceding_call_instruction() {
-        let callers_rbp = STACK + 8 * 12;
-        for pc in [0, 0x7777_0000, BASE + 0x1300] {
-            let (frames, end) = walked(pc, 7, callers_rbp);
-            let expected = [(pc, Some(STACK + 8 * 7)), (CALLER, Some(STACK + 8 * 8))];
-            assert_eq!((frames.as_slice(), end), (expected.as_slice(), WalkEnd::ROOT), "{pc:#x}");
-            // The top of the stack is a number.
-            let (frames, end) = walked(pc, 8, callers_rbp);
-            assert_eq!((frames.len(), end), (1, WalkEnd::NO_RULE), "{pc:#x}");
-        }
-    }
-
-    #[test]
-    fn a_walk_ends_without_the_file_or_with_damaged_data() {
-        let (mut image, stack) = (image(), stack());
+    fn damaged_or_missing_data_yield_no_caller() {
+        let mut image = image();
         // An invalid unwind operation.
         image[0x3005] = 0x4f;
-        let images = [Image { load_address: Address(BASE), size: 0x4000, path: "a.exe".into(), ..Image::default() }];
-        let mut registers = X86_64Registers { gpr: [0; 16], pc: BASE + 0x1050, flags: 0 };
-        registers.gpr[7] = STACK;
-        for (saved, has_file) in [(vec![(BASE, &*image), (STACK, &*stack)], true), (vec![(STACK, &*stack)], false)] {
-            let memory = SavedMemory::new(saved);
-            let (frames, end, without) = walk(&registers, AddressKind::INSTRUCTION, &mut &memory, &images);
-            assert_eq!((frames.len(), end, without.is_none()), (1, WalkEnd::NO_RULE, has_file));
+        for bytes in [&image[..], &[]] {
+            assert_eq!(callers(BASE + 0x1050, 0, 1, bytes), []);
         }
     }
 }
