@@ -7,6 +7,7 @@ mod accessibility;
 mod collect;
 mod cores;
 mod crashes;
+mod given_minidumps;
 mod grouping;
 mod large_core;
 mod lists;
@@ -30,7 +31,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
     /// Run only parts whose name contains this: pages, accessibility, lists,
-    /// large-core, cores, minidumps, grouping, collect
+    /// large-core, cores, minidumps, given-minidumps, grouping, collect
     #[arg(long)]
     only: Option<String>,
     /// Run a few cases of pages, lists, cores and grouping; don't judge times
@@ -47,6 +48,12 @@ pub(crate) struct Arguments {
     /// `collect`; needs root and affects every process)
     #[arg(long)]
     change_core_pattern: bool,
+    /// Minidumps, or folders of them, for the part `given-minidumps`
+    #[arg(long, value_name = "PATH")]
+    minidumps: Vec<PathBuf>,
+    /// Folder with their symbol files, as a symbol server stores them
+    #[arg(long, value_name = "DIR")]
+    symbols: Option<PathBuf>,
     /// Spend at most this many seconds each on crashes, cores and minidumps
     #[arg(long, default_value_t = 600)]
     seconds: u64,
@@ -92,6 +99,8 @@ pub(crate) struct Desk {
     reports: u32,
     change_core_pattern: bool,
     short: bool,
+    minidumps: Vec<PathBuf>,
+    symbols: Option<PathBuf>,
 }
 
 impl Desk {
@@ -134,13 +143,14 @@ const FEW_REPORTS: u32 = 2000;
 type Part = fn(&Desk) -> anyhow::Result<Vec<Row>>;
 
 /// The parts by name.
-const PARTS: [(&str, Part); 8] = [
+const PARTS: [(&str, Part); 9] = [
     ("pages", pages::examine),
     ("accessibility", accessibility::examine),
     ("lists", lists::examine),
     ("large-core", large_core::examine),
     ("cores", cores::examine),
     ("minidumps", minidumps::examine),
+    ("given-minidumps", given_minidumps::examine),
     ("grouping", grouping::examine),
     ("collect", collect::examine),
 ];
@@ -166,8 +176,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let time = Duration::from_secs(arguments.seconds);
     let Arguments { change_core_pattern, short, .. } = *arguments;
+    let absolute = |path: &PathBuf| path.canonicalize().with_context(|| format!("finding {}", path.display()));
+    let minidumps = arguments.minidumps.iter().map(absolute).collect::<anyhow::Result<_>>()?;
+    let symbols = arguments.symbols.as_ref().map(absolute).transpose()?;
     let reports = if short { FEW_REPORTS } else { arguments.reports };
-    let desk = Desk { coroner, library, folder, time, reports, change_core_pattern, short };
+    let desk = Desk { coroner, library, folder, time, reports, change_core_pattern, short, minidumps, symbols };
     let mut rows = Vec::new();
     for (name, examine) in PARTS {
         let is_long = arguments.short && LONG.contains(&name);
