@@ -75,7 +75,10 @@ pub(crate) fn describe(bytes: &[u8]) -> Option<&'static str> {
         (b"PK\x03\x04", "an archive (ZIP): unpack it first"),
         (b"\xfd7zXZ", "compressed (xz): unpack it first"),
     ];
-    MAGICS.iter().find(|(magic, _)| bytes.starts_with(magic)).map(|(_, what)| *what)
+    let by_magic = MAGICS.iter().find(|(magic, _)| bytes.starts_with(magic)).map(|(_, what)| *what);
+    let start = String::from_utf8_lossy(&bytes[..bytes.len().min(4096)]);
+    let is_microdump = start.contains("-----BEGIN BREAKPAD MICRODUMP-----");
+    by_magic.or_else(|| is_microdump.then_some("a microdump: Breakpad's `microdump_stackwalk` reads it"))
 }
 
 /// Returns the format of the dump at `path`.
