@@ -155,6 +155,7 @@ impl SymbolTable {
     ///
     /// Returns `false`, without calling `each`, if the symbols were in memory and the image is no
     /// longer loaded.
+    #[cfg_attr(not(supported), expect(unused_mut, unused_variables))]
     fn names(
         &self,
         scan: &mut NameScan<{ Backtrace::MAX_FRAMES }>,
