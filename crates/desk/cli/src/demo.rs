@@ -64,7 +64,7 @@ pub(crate) fn run(fault: &Fault, threads: ThreadFilter, store: &Path) -> Result<
         let stderr = String::from_utf8_lossy(&second.stderr).trim().to_owned();
         return Err(Failure::new(format!("the second start failed: {stderr}")));
     }
-    writeln!(out, "   {DIM}after {} ms{DIM:#}\n", started.elapsed().as_millis())?;
+    writeln!(out, "   {DIM}This took {} ms.{DIM:#}\n", started.elapsed().as_millis())?;
 
     let after = stored(store)?;
     let Some(newest) = after.difference(&before).last() else {
