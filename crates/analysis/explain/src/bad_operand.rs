@@ -44,7 +44,9 @@ fn exactly_one<T>(mut all: impl Iterator<Item = T>) -> Option<T> {
 }
 
 /// Describes an operand.
-pub(crate) fn describe(operand: &MemoryOperand, arch: Arch) -> BadOperand {
+///
+/// `is_mapped`: whether memory is known to be mapped at an address.
+pub(crate) fn describe(operand: &MemoryOperand, arch: Arch, is_mapped: impl Fn(u64) -> bool) -> BadOperand {
     let all = BadOperand {
         text: operand.text.clone(),
         displacement: (operand.displacement != 0 && (operand.base.is_some() || operand.index.is_some()))
@@ -57,7 +59,7 @@ pub(crate) fn describe(operand: &MemoryOperand, arch: Arch) -> BadOperand {
         scale,
     };
     let index = operand.index.map(named);
-    match find_culprit(operand, arch) {
+    match find_culprit(operand, arch, is_mapped) {
         Some(Culprit::Base) => {
             let base = operand.base;
             BadOperand {
@@ -91,7 +93,7 @@ enum Culprit {
 }
 
 /// Returns the register that held the bad value.
-fn find_culprit(operand: &MemoryOperand, arch: Arch) -> Option<Culprit> {
+fn find_culprit(operand: &MemoryOperand, arch: Arch, is_mapped: impl Fn(u64) -> bool) -> Option<Culprit> {
     let ((_, base), (_, index, scale)) = match (operand.base, operand.index) {
         (Some(_), None) => return Some(Culprit::Base),
         (None, Some((_, _, 1))) => return Some(Culprit::Index),
@@ -106,6 +108,12 @@ fn find_culprit(operand: &MemoryOperand, arch: Arch) -> Option<Culprit> {
         (false, true) if is_pointer_like(base) => return Some(Culprit::Index),
         (_, true) => return None,
         (false, false) => {}
+    }
+    // A valid pointer with an index that leads elsewhere.
+    match (is_mapped(base), is_mapped(index)) {
+        (true, false) if index != 0 => return Some(Culprit::Index),
+        (false, true) if base != 0 && scale == 1 => return Some(Culprit::Base),
+        _ => {}
     }
     // A scaled register is the index; null is the pointer. If two are added unscaled, either may be
     // the pointer.

@@ -8,7 +8,7 @@
 use coroner_process::heap_sort;
 use coroner_process::registers::Arch;
 use coroner_report::Report;
-use coroner_report::model::{Address, BitFlip, Explanation, FaultKind};
+use coroner_report::model::{Address, BitFlip, CodeChangeKind, Explanation, FaultKind};
 
 use crate::architecture;
 use crate::bad_operand::NEAR_NULL;
@@ -47,10 +47,10 @@ pub(crate) fn find_candidates(report: &Report, explanation: &Explanation) -> Vec
     let thread = report.crashed_thread();
     let registers = thread.and_then(|thread| thread.registers.as_ref()).filter(|registers| !registers.only_preserved);
     let operand = explanation.operand.as_ref();
+    let operand = operand.filter(|operand| operand.pattern.is_none());
     let found = operand.and_then(|operand| Some((operand.register.as_deref()?, operand.value?)));
     let (Some((register, bad)), Some(registers)) = (found.filter(|_| is_open), registers) else { return Vec::new() };
-    let Some(arch) = registers.arch.filter(|_| !is_text(bad.0) && bad.0 >= NEAR_NULL && bad.0 & PAGE_OFFSET != 0)
-    else {
+    let Some(arch) = registers.arch.filter(|_| bad.0 >= NEAR_NULL && bad.0 & PAGE_OFFSET != 0) else {
         return Vec::new();
     };
     // An address that is not aligned for its access would not be aligned with another high bit
@@ -89,10 +89,10 @@ pub(crate) fn find_candidates(report: &Report, explanation: &Explanation) -> Vec
             let is_array = |value: u64| {
                 value.checked_sub(address.0).is_some_and(|far| (size..=size * MAX_ELEMENTS).contains(&far))
             };
-            others().any(|(_, value)| is_array(value)) || saved_words(report).any(is_array)
+            others().any(|(_, value)| is_array(value)) || memory_map::saved_words(report).any(is_array)
         };
         let place = place.filter(|_| !(INDEX_BITS.contains(&bit) && is_by_index()));
-        let is_near_saved = || saved_words(report).any(|word| word.abs_diff(address.0) < reach);
+        let is_near_saved = || memory_map::saved_words(report).any(|word| word.abs_diff(address.0) < reach);
         let place = place.filter(|_| bit >= MIN_FAR_BIT || beside().is_some() || is_near_saved());
         place.map(|place| (beside().is_none(), BitFlip { address, bit, place }))
     };
@@ -103,24 +103,16 @@ pub(crate) fn find_candidates(report: &Report, explanation: &Explanation) -> Vec
     if all.len() > MAX_CANDIDATES { Vec::new() } else { all.into_iter().map(|(_, flip)| flip).collect() }
 }
 
-/// Returns the words on the crashed thread's stack, as far as it was saved.
-fn saved_words(report: &Report) -> impl Iterator<Item = u64> {
-    const WORDS: usize = 1024;
-    let tid = report.crash.as_ref().map(|crash| crash.tid);
-    let pieces = report.stack_memory.iter().filter(move |piece| Some(piece.tid) == tid);
-    let words = pieces.flat_map(|piece| piece.bytes.as_chunks::<8>().0).take(WORDS);
-    words.map(|word| u64::from_le_bytes(*word))
-}
-
-/// Whether a value is eight characters of text, as left by a string that overwrote a pointer.
-fn is_text(value: u64) -> bool {
-    value.to_le_bytes().iter().all(|byte| (0x20..0x7f).contains(byte))
-}
-
 /// Describes the candidates in a sentence.
-pub(crate) fn describe(flips: &[BitFlip]) -> Option<String> {
+///
+/// A wrong index or size leads to such addresses as well. Memory is only called faulty if a bit
+/// differs in another place, too: in the code.
+pub(crate) fn describe(explanation: &Explanation) -> Option<String> {
+    let flips = &explanation.bit_flips;
+    let change = explanation.code_change.as_ref();
+    let is_confirmed = change.is_some_and(|change| change.kind == CodeChangeKind::OneBit);
+    let cause = if is_confirmed { ", and so does code: memory may be faulty" } else { "" };
     let all: Vec<String> =
         flips.iter().map(|flip| format!("{}, {} (bit {})", flip.address, flip.place, flip.bit)).collect();
-    (!all.is_empty())
-        .then(|| format!("the address differs in one bit from {}: memory may be faulty", all.join(", and from ")))
+    (!all.is_empty()).then(|| format!("the address differs in one bit from {}{cause}", all.join(", and from ")))
 }

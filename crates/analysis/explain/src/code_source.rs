@@ -1,5 +1,6 @@
 //! Sources of instruction bytes.
 
+use crate::raised_again;
 use coroner_process::memory::{Memory, Unreadable};
 use coroner_process::registers::Arch as Machine;
 use coroner_report::Report;
@@ -202,6 +203,8 @@ impl<'s> ImageFiles<'s> {
             Some(Machine::Aarch64) => Arch::Aarch64,
             None => return files,
         };
+        let before = raised_again::before_handler(report);
+        let report = before.as_ref().unwrap_or(report);
         let Some(thread) = report.crashed_thread() else { return files };
         let index = ImageIndex::new(&report.images);
         let pc = thread.registers.as_ref().and_then(|registers| registers.pc());

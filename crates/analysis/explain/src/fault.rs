@@ -16,7 +16,7 @@ use coroner_report::model::FaultKind;
 use coroner_report::model::{BadOperand, Certainty, Explanation, Instruction, MemoryAccess};
 
 /// Error codes taken for pointers: −1 to −4095 (Linux's `MAX_ERRNO`; `MAP_FAILED` is −1).
-const MIN_ERROR_VALUE: u64 = 0xffff_ffff_ffff_f001;
+pub(crate) const MIN_ERROR_VALUE: u64 = 0xffff_ffff_ffff_f001;
 /// Maximum offset from a null pointer that is described as a field or an element, in bytes.
 const MAX_OFFSET: u64 = 0x10_0000;
 /// Explains a fault.
@@ -313,7 +313,8 @@ impl Fault<'_> {
             width: operand.width,
             address: Some(Address(operand.address)),
         });
-        explanation.operand = Some(bad_operand::describe(operand, self.arch));
+        let is_mapped = |address| memory_map::is_mapped(self.report, Address(address));
+        explanation.operand = Some(bad_operand::describe(operand, self.arch, is_mapped));
     }
 
     fn explain_unmapped(&self, explanation: &mut Explanation) {

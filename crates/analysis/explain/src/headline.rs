@@ -3,7 +3,7 @@
 use coroner_report::Report;
 use coroner_report::model::{Crash, Frame, InApp, InAppRules, PURE_VIRTUAL_CALL};
 use coroner_report::text::short_function;
-use coroner_report::wire::{Access, FoundBy, Monitor};
+use coroner_report::wire::{Access, FoundBy, Monitor, WalkEnd};
 
 use crate::grouped_digits::grouped;
 use crate::{memory_map, shadow_stack, zombie};
@@ -207,7 +207,12 @@ fn describe_fault(report: &Report, explanation: &Explanation) -> String {
     let held = operand.and_then(describe_value).map_or_else(String::new, |held| format!(" ({held})"));
     match explanation.kind {
         FaultKind::StackOverflow => match &explanation.recursion {
-            Some(recursion) => format!("{kind}: {}", describe_recursion(recursion)),
+            Some(recursion) => {
+                // The walk ended there, not the stack.
+                let end = report.crashed_thread().and_then(|thread| thread.walk_end);
+                let is_cut = matches!(end, Some(WalkEnd::LIMIT | WalkEnd::BUDGET));
+                format!("{kind}: {}", describe_recursion(recursion, if is_cut { "at least " } else { "" }))
+            }
             None => explanation
                 .facts
                 .first()
@@ -270,7 +275,10 @@ fn describe_fault(report: &Report, explanation: &Explanation) -> String {
                     file.and_then(memory_map::mapping_name).map_or_else(String::new, |name| format!(" ({name})"));
                 let within = describe_accessed_variable(explanation);
                 let at = after_location(&within, &at, " at ");
-                format!("{kind}: {named}{}{within}{at}{file}{held}", describe_access(&access))
+                let end = access.address.filter(|_| explanation.kind == FaultKind::Unmapped);
+                let end = end.and_then(|address| memory_map::memory_that_ends_at(report, address));
+                let end = end.map_or_else(String::new, |memory| format!(", just after {memory}"));
+                format!("{kind}: {named}{}{within}{at}{end}{file}{held}", describe_access(&access))
             }
             None if named.is_empty() => format!("{kind}{held}"),
             None => format!("{kind}: {}{held}", named.trim_end_matches(": ")),
@@ -304,11 +312,11 @@ fn describe_value(operand: &BadOperand) -> Option<String> {
 /// Returns, for example, `excessive recursion in f: 24,901 calls, 336 bytes of stack each`.
 ///
 /// Whether the recursion would have ended is not known.
-fn describe_recursion(recursion: &Recursion) -> String {
+fn describe_recursion(recursion: &Recursion, at_least: &str) -> String {
     let bytes = recursion.bytes.map_or_else(String::new, |bytes| format!(", {} bytes of stack each", grouped(bytes)));
     let names: Vec<String> = recursion.functions.iter().map(|name| short_function(name, MAX_NAME).into()).collect();
     let rounds = if names.len() == 1 { "calls" } else { "rounds" };
-    format!("excessive recursion in {}: {} {rounds}{bytes}", names.join(", "), grouped(recursion.rounds))
+    format!("excessive recursion in {}: {at_least}{} {rounds}{bytes}", names.join(", "), grouped(recursion.rounds))
 }
 
 /// Returns the function in which the crash happened; for a jump to an address without code, its

@@ -48,9 +48,11 @@ mod last_set;
 mod memory_map;
 mod notice;
 mod pointer_authentication;
+mod pointer_hints;
 mod poison_pattern;
 mod profile;
 mod program_end;
+mod raised_again;
 mod recursion;
 mod shadow_stack;
 mod stack_frame;
@@ -77,6 +79,17 @@ use coroner_report::Report;
 
 /// Explains why the process in `report` crashed, using `code` to read its instructions.
 pub fn explain(report: &Report, code: &dyn CodeSource) -> Explanation {
+    if let Some((before, fact)) = raised_again::find_fault(report, &RanCode { report, otherwise: code }) {
+        let mut explanation = explain_crash(&before, code);
+        if raised_again::is_proven(&explanation) {
+            explanation.facts.push(fact.to_owned());
+            return explanation;
+        }
+    }
+    explain_crash(report, code)
+}
+
+fn explain_crash(report: &Report, code: &dyn CodeSource) -> Explanation {
     let Some(crash) = &report.crash else {
         return Explanation {
             headline: "cause not determined: the report ends before the crash record".to_owned(),
@@ -85,10 +98,11 @@ pub fn explain(report: &Report, code: &dyn CodeSource) -> Explanation {
     };
     let ran = RanCode { report, otherwise: code };
     let mut explanation = program_end::explain(report, crash).unwrap_or_else(|| fault::explain(report, crash, &ran));
-    explanation.bit_flips = bit_flip::find_candidates(report, &explanation);
-    explanation.facts.extend(bit_flip::describe(&explanation.bit_flips));
-    explanation.facts.extend(pointer_authentication::describe(report, &explanation));
+    pointer_hints::add(report, &mut explanation);
     explanation.code_change = code_change::compare(report, code);
+    explanation.bit_flips = bit_flip::find_candidates(report, &explanation);
+    explanation.facts.extend(bit_flip::describe(&explanation));
+    explanation.facts.extend(pointer_authentication::describe(report, &explanation));
     explanation.facts.extend(explanation.code_change.as_ref().map(code_change::describe));
     value_origin::add(report, &ran, &mut explanation);
     let register = explanation.operand.as_ref().and_then(|operand| operand.register.as_deref());

@@ -1,7 +1,7 @@
 //! Describes an address: in an image, on a stack, in a mapping, or between two.
 
 use coroner_report::Report;
-use coroner_report::model::{Address, Mapping, Segment, Thread};
+use coroner_report::model::{Address, Mapping, Segment, StackMemory, Thread};
 
 use crate::bad_operand::NEAR_NULL;
 use crate::grouped_digits::grouped;
@@ -84,6 +84,19 @@ fn describe_nearest(report: &Report, address: Address) -> Option<String> {
     Some(format!("{address} is {distance} bytes {side} {what} (permissions {permissions})"))
 }
 
+/// Returns the writable memory that ends at an address or shortly below it, where an overrun of its
+/// last object arrives first.
+pub(crate) fn memory_that_ends_at(report: &Report, address: Address) -> Option<String> {
+    const MAX_STEP: u64 = 256;
+    let is_mapped = report.mappings.iter().any(|mapping| mapping.contains(address));
+    let end = |mapping: &Mapping| mapping.start.0.saturating_add(mapping.size);
+    let mut mappings = report.mappings.iter().filter(|mapping| mapping.protection & MAY_WRITE != 0 && !is_mapped);
+    let mapping = mappings.find(|mapping| address.0.checked_sub(end(mapping)).is_some_and(|far| far < MAX_STEP))?;
+    let stack =
+        || thread_with_stack_at(report, mapping.start).map(|thread| format!("the stack of thread {}", thread.tid));
+    Some(mapping_name(mapping).or_else(stack).unwrap_or_else(|| "anonymous memory".to_owned()))
+}
+
 /// Returns the thread whose stack contains an address.
 pub(crate) fn thread_with_stack_at(report: &Report, address: Address) -> Option<&Thread> {
     let on_stack = |thread: &&Thread| thread.stack.is_some_and(|(start, end)| (start..end).contains(&address));
@@ -125,4 +138,23 @@ pub(crate) fn permissions_at(report: &Report, address: Address) -> Option<u8> {
 fn permissions_text(protection: u8) -> String {
     let bit = |bit: u8, letter: char| if protection & bit == 0 { '-' } else { letter };
     [bit(4, 'r'), bit(2, 'w'), bit(1, 'x')].iter().collect()
+}
+
+/// Returns the words on the crashed thread's stack and at its registers' values, as far as they
+/// were saved.
+pub(crate) fn saved_words(report: &Report) -> impl Iterator<Item = u64> {
+    const WORDS: usize = 1024;
+    let tid = report.crash.as_ref().map(|crash| crash.tid);
+    let pieces = report.stack_memory.iter().filter(move |piece| Some(piece.tid) == tid);
+    let words = pieces.flat_map(|piece| piece.bytes.as_chunks::<8>().0).take(WORDS);
+    words.map(|word| u64::from_le_bytes(*word))
+}
+
+/// Whether the report shows that memory was mapped at an address.
+pub(crate) fn is_mapped(report: &Report, address: Address) -> bool {
+    let saved = |piece: &StackMemory| address.0.wrapping_sub(piece.address.0) < piece.bytes.len() as u64;
+    report.image_at(address).is_some()
+        || thread_with_stack_at(report, address).is_some()
+        || report.mappings.iter().any(|mapping| mapping.protection & MAY_ALL != 0 && mapping.contains(address))
+        || report.stack_memory.iter().any(saved)
 }

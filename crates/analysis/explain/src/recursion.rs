@@ -51,8 +51,8 @@ pub(crate) fn find_cycle(thread: &Thread) -> Option<Recursion> {
     let after = if left_out > 0 { after.iter().take_while(|number| round.contains(number)).count() } else { 0 };
     let rounds = (length as u64).saturating_add(left_out).saturating_add(after as u64) / period as u64;
     let steps = length / period - 1;
-    let place = |frame: &Frame| frame.cfa.or(frame.sp);
-    let bytes = place(&frames[start]).zip(place(&frames[start + steps * period]));
+    let (inner, outer) = (&frames[start], &frames[start + steps * period]);
+    let bytes = inner.cfa.zip(outer.cfa).or(inner.sp.zip(outer.sp));
     let bytes = bytes.and_then(|(inner, outer)| outer.0.checked_sub(inner.0)).map(|bytes| bytes / steps as u64);
     let functions = frames[start..start + period].iter().take(MAX_NAMED).map(name).collect();
     Some(Recursion { functions, rounds, bytes: bytes.filter(|bytes| *bytes > 0) })

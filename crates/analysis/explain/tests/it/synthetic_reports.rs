@@ -295,7 +295,10 @@ fn a_return_to_an_invalid_address_is_recognized() {
         (explanation.kind, explanation.certainty, operand(&explanation).0),
         (FaultKind::BadReturn, Certainty::Certain, Some("lr"))
     );
-    assert_eq!(explanation.headline, "Return to an invalid address: 0x414141414141");
+    assert_eq!(
+        explanation.headline,
+        "Return to an invalid address: 0x414141414141 (ASCII text, as if a string was written over it)"
+    );
     // A stack may start with a return, like that of `makecontext`: without callers, nothing need
     // have been overwritten.
     let facts = |name: &str| {
