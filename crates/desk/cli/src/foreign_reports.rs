@@ -65,7 +65,7 @@ fn read_log(bytes: &[u8]) -> Option<Result<Report, String>> {
 
 /// Describes a file that isn't a report, by its first bytes, with what reads it.
 pub(crate) fn describe(bytes: &[u8]) -> Option<&'static str> {
-    const MAGICS: [(&[u8], &str); 8] = [
+    const MAGICS: [(&[u8], &str); 7] = [
         (b"\x7fELF", "a program or a library (ELF): `coroner symbols` reads it"),
         (b"MZ", "a program or a library (PE): `coroner symbols` reads it"),
         (b"\xcf\xfa\xed\xfe", "a program or a library (Mach-O): `coroner symbols` reads it"),

@@ -13,12 +13,6 @@ pub enum DumpError {
     /// The minidump's operating system is not supported.
     #[error("a minidump of a {0} process: only Windows, Linux, Android, macOS and iOS are supported")]
     System(String),
-    /// The compression is not supported.
-    #[error("unsupported compression: decompress the file with `{by} -d` first")]
-    Compressed {
-        /// The program that wrote the compressed file.
-        by: &'static str,
-    },
     /// The file is damaged or truncated.
     #[error("{what}")]
     Damaged {
