@@ -10,7 +10,7 @@ use std::{
 
 use coroner_process::symtab::LookupAddress;
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, RunTimeEndian, UnwindSection as _};
-use object::{Object, ObjectSection as _, ObjectSegment};
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol as _};
 
 #[cfg(feature = "pe")]
 use crate::pe;
@@ -541,6 +541,17 @@ impl SymbolFile {
     /// Returns the size of the type's values, in bytes.
     pub fn size_of(&self, id: TypeId) -> Option<u64> {
         self.dwarf()?.types(|reader| reader.size(id))
+    }
+
+    /// Returns the address (svma) of an ELF file's variable, by its name in the symbol table.
+    pub fn variable(&self, name: &[u8]) -> Option<u64> {
+        if self.kind != FileKind::Elf {
+            return None;
+        }
+        let file = object::File::parse(&*self.bytes).ok()?;
+        let mut symbols = file.dynamic_symbols().chain(file.symbols());
+        let found = symbols.find(|symbol| symbol.name_bytes() == Ok(name) && symbol.is_definition())?;
+        Some(found.address())
     }
 
     /// Returns the range of the function at an address (svma).

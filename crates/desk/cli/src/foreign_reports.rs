@@ -73,7 +73,6 @@ pub(crate) fn describe(bytes: &[u8]) -> Option<&'static str> {
         (b"MODULE ", "a symbol file (Breakpad): give it to `--symbols`"),
         (b"\x1f\x8b", "compressed (gzip): unpack it first"),
         (b"PK\x03\x04", "an archive (ZIP): unpack it first"),
-        (b"\xfd7zXZ", "compressed (xz): unpack it first"),
     ];
     let by_magic = MAGICS.iter().find(|(magic, _)| bytes.starts_with(magic)).map(|(_, what)| *what);
     let start = String::from_utf8_lossy(&bytes[..bytes.len().min(4096)]);
@@ -94,7 +93,7 @@ pub(crate) fn dump_form(path: &Path) -> Option<Form> {
     Form::detect(&start)
 }
 
-/// Reads a dump, which may be larger than memory. The report contains no stack memory.
+/// Reads a dump, which may be larger than memory.
 pub(crate) fn read_dump(path: &Path, symbols: Option<&mut Symbolizer>) -> Result<Report, Failure> {
     match symbols {
         Some(symbols) => read_dump_without_memory(path, symbols),
@@ -102,10 +101,16 @@ pub(crate) fn read_dump(path: &Path, symbols: Option<&mut Symbolizer>) -> Result
     }
 }
 
+/// Reads a dump. Of a core dump's memory, the report contains as much as a report by the process
+/// itself does by default: explanations need it.
 pub(crate) fn read_dump_without_memory(path: &Path, symbolizer: &mut Symbolizer) -> Result<Report, Failure> {
+    /// Bytes of the crashed thread's stack, and around each address in its registers.
+    const MAX_BYTES: usize = 2048;
     let mut report = read_dump_with(path, symbolizer)?;
     if dump_form(path) != Some(Form::Minidump) {
-        report.stack_memory.clear();
+        let crashed = report.crash.as_ref().map(|crash| crash.tid);
+        report.stack_memory.retain(|piece| Some(piece.tid) == crashed);
+        report.stack_memory.iter_mut().for_each(|piece| piece.bytes.0.truncate(MAX_BYTES));
     }
     Ok(report)
 }

@@ -3,7 +3,7 @@
 use coroner_process::registers::Arch;
 use coroner_report::Report;
 use coroner_report::model::{
-    Address, Crash, Header, Problem, Registers, Signal, Thread, signal_code_name, signal_name,
+    Address, Crash, CrashFlag, Header, Mapping, Problem, Registers, Signal, Thread, signal_code_name, signal_name,
 };
 use coroner_report::wire::{FORMAT_VERSION, Monitor, Os};
 use coroner_symbols::Symbolizer;
@@ -13,6 +13,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 
 use super::core_notes::{self as notes, SigInfo};
 use super::error::{DumpError, damaged};
+use super::evidence;
 use crate::content_id;
 use crate::snapshot::elf_images::{self, MappedFile};
 use crate::snapshot::{SavedMemory, futex, kept_stacks, walk_threads};
@@ -55,8 +56,8 @@ pub(crate) struct Core {
     arch: Arch,
     /// In the order of the file's headers.
     pub(crate) parts: Vec<Part>,
-    /// The process's memory ranges, and whether they were executable.
-    mapped: Vec<(AddressRange, bool)>,
+    /// Sorted by address.
+    mappings: Vec<Mapping>,
     notes: Notes,
 }
 
@@ -80,16 +81,30 @@ impl Core {
             let (offset, in_file) = segment.file_range(endian);
             Part { offset, in_file, address: segment.p_vaddr(endian), in_memory: segment.p_memsz(endian) }
         });
-        let mapped = segments.iter().filter(|segment| segment.p_type(endian) == elf::PT_LOAD).map(|segment| {
-            let (start, size) = (segment.p_vaddr(endian), segment.p_memsz(endian));
-            (AddressRange { start, end: start.saturating_add(size) }, segment.p_flags(endian).contains(elf::PF_X))
-        });
-        Ok(Core {
-            arch,
-            parts: parts.collect(),
-            mapped: mapped.collect(),
-            notes: Notes::read(endian, segments, bytes, arch)?,
-        })
+        let mut notes = Notes::read(endian, segments, bytes, arch)?;
+        let loaded = segments.iter().filter(|segment| segment.p_type(endian) == elf::PT_LOAD);
+        let mut mappings: Vec<Mapping> = loaded
+            .map(|segment| {
+                let start = segment.p_vaddr(endian);
+                let of_file = |file: &&MappedFile| (file.start..file.end).contains(&start);
+                let file = notes.files.iter().find(of_file);
+                Mapping {
+                    start: Address(start),
+                    size: segment.p_memsz(endian),
+                    // As in reports: 1 execute, 2 write, 4 read.
+                    protection: (segment.p_flags(endian).0 & 7) as u8,
+                    name: file.map(|file| file.path.clone()),
+                    file_offset: file.map(|file| file.offset.saturating_add(start - file.start)),
+                    ..Mapping::default()
+                }
+            })
+            .collect();
+        mappings.sort_by_key(|mapping| mapping.start);
+        for file in &mut notes.files {
+            let place = mappings.binary_search_by_key(&file.start, |mapping| mapping.start.0);
+            file.is_code = place.is_ok_and(|place| mappings[place].protection & 1 != 0);
+        }
+        Ok(Core { arch, parts: parts.collect(), mappings, notes })
     }
 
     /// Returns the threads' stack pointers.
@@ -114,6 +129,38 @@ impl Core {
         files.take(MAX_IMAGES).chain(elf_images::auxiliary(&self.notes.auxiliary, elf_images::AT_SYSINFO_EHDR))
     }
 
+    /// Returns the ranges of memory for the explanation: around the crashed thread's addresses, and
+    /// for an abort glibc's data with the memory that its message may be in.
+    pub(crate) fn evidence(&self) -> impl Iterator<Item = (u64, u64)> {
+        /// Maximum size of the mapping with the message, and of glibc's data, in bytes.
+        const MAX_MESSAGE_MAPPING: u64 = 64 << 10;
+        const MAX_DATA: u64 = 64 << 10;
+        let first = self.notes.threads.first();
+        let is_abort = first.is_some_and(|thread| thread.signal == 6);
+        let around = first.into_iter().flat_map(|thread| evidence::addresses(&thread.registers));
+        let around = around.filter_map(|at| {
+            let mapping = self.mappings.iter().find(|mapping| mapping.contains(Address(at)))?;
+            Some((
+                at.saturating_sub(evidence::AROUND_BYTES).max(mapping.start.0),
+                at.saturating_add(evidence::AROUND_BYTES),
+            ))
+        });
+        let name = |path: &str| path.rsplit('/').next().is_some_and(evidence::is_glibc);
+        let of_abort = self.mappings.windows(2).filter(move |_| is_abort).flat_map(move |pair| {
+            let [mapping, next] = pair else { return [None, None] };
+            let is_writable = |mapping: &Mapping| mapping.protection == 6;
+            let range =
+                |mapping: &Mapping, most| (mapping.start.0, mapping.start.0.saturating_add(mapping.size.min(most)));
+            let is_data = is_writable(mapping) && mapping.name.as_deref().is_some_and(name);
+            let may_be_message = is_writable(mapping) && mapping.name.is_none() && mapping.size <= MAX_MESSAGE_MAPPING;
+            [
+                (is_data || may_be_message).then(|| range(mapping, MAX_DATA)),
+                (is_data && is_writable(next) && next.name.is_none()).then(|| range(next, MAX_DATA)),
+            ]
+        });
+        around.chain(of_abort.flatten().take(64))
+    }
+
     /// Returns the report with its stacks walked. `missing` bytes of the memory were not available,
     /// because the file ended at `end`.
     pub(crate) fn report(
@@ -131,7 +178,13 @@ impl Core {
             let what = format!("the core dump is truncated: {missing} bytes of memory are missing");
             report.problems.push(Problem { section: None, offset: end, what });
         }
-        walk_threads(&mut report, memory, self.mapped.iter().copied(), symbolizer);
+        let mapped = self.mappings.iter().map(|mapping| {
+            let (start, end) = (mapping.start.0, mapping.start.0.saturating_add(mapping.size));
+            (AddressRange { start, end }, mapping.protection & 1 != 0)
+        });
+        walk_threads(&mut report, memory, mapped, symbolizer);
+        let on_main_stack = elf_images::auxiliary(&self.notes.auxiliary, elf_images::AT_RANDOM);
+        evidence::add(&mut report, self.mappings.clone(), on_main_stack, memory, symbolizer);
         report.complete = report.problems.is_empty();
         report
     }
@@ -189,13 +242,16 @@ fn report(found: &Notes, arch: Arch, memory: &SavedMemory<'_>) -> Report {
     let os = Os::LINUX;
     let first = &found.threads[0];
     let signal = found.signal.unwrap_or(SigInfo { number: first.signal.into(), ..SigInfo::default() });
+    let is_known = found.signal.is_some();
+    // A debugger's dump of a running process (gcore): the kernel makes none for these signals.
+    let is_dump = matches!(signal.number, 0 | 18..=22);
     // A signal with code 0 or below was sent; SIGILL, SIGFPE, SIGSEGV, SIGBUS and SIGTRAP from the
     // kernel have an address.
     let has_address = signal.code > 0 && signal.code != 0x80 && matches!(signal.number, 4 | 5 | 7 | 8 | 11);
     let address = has_address.then_some(Address(signal.value));
     // `SI_USER`, `SI_QUEUE`, `SI_MESGQ`, `SI_TKILL`: others have a timer's number or an event mask
     // in its place.
-    let sent = matches!(signal.code, 0 | -1 | -3 | -6).then_some(signal.value);
+    let sent = (is_known && matches!(signal.code, 0 | -1 | -3 | -6)).then_some(signal.value);
     let images = elf_images::images(&found.files, &found.auxiliary, memory);
     let stacks = found.threads.iter().filter_map(|thread| Some((thread.tid, thread.registers.sp()?)));
     let threads = found.threads.iter().enumerate().map(|(index, thread)| Thread {
@@ -220,14 +276,17 @@ fn report(found: &Notes, arch: Arch, memory: &SavedMemory<'_>) -> Report {
             ..Header::default()
         },
         crash: Some(Crash {
-            monitor: Monitor::SIGNAL,
+            monitor: if is_dump { Monitor::USER } else { Monitor::SIGNAL },
+            flags: if is_dump { vec![CrashFlag::NotFatal] } else { Vec::new() },
+            exception_type: is_dump.then(|| "dump of a running process".to_owned()),
             tid: first.tid.into(),
             address,
-            signal: (signal.number != 0).then(|| Signal {
+            signal: (!is_dump).then(|| Signal {
                 number: signal.number,
                 name: signal_name(os, signal.number),
                 code: signal.code,
-                code_name: signal_code_name(os, signal.number, signal.code),
+                code_name: signal_code_name(os, signal.number, signal.code).filter(|_| is_known),
+                unknown_code: !is_known,
                 errno: signal.errno,
                 address,
                 sender_pid: sent.map(|sender| sender as u32),

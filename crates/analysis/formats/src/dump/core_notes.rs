@@ -94,7 +94,7 @@ pub(crate) fn files(desc: &[u8], most: usize) -> Vec<MappedFile> {
         let at = HEAD + index * ENTRY;
         let offset = word(desc, at + 16)?.checked_mul(page)?;
         let path = String::from_utf8_lossy(name).into_owned();
-        let file = MappedFile { start: word(desc, at)?, end: word(desc, at + 8)?, offset, path };
+        let file = MappedFile { start: word(desc, at)?, end: word(desc, at + 8)?, offset, path, is_code: false };
         (file.start < file.end).then_some(file)
     });
     entries.collect()

@@ -13,14 +13,11 @@ use coroner_symbols::Symbolizer;
 
 use super::core_file::{Core, Part};
 use super::error::{DumpError, damaged};
+use super::evidence::RED_ZONE;
 use crate::snapshot::{SavedMemory, user_regs};
 
 /// Maximum number of bytes before the memory: headers and notes.
 const MAX_HEAD_BYTES: u64 = 64 << 20;
-/// Number of bytes below the stack pointer that a function may use (System V ABI, x86_64).
-///
-/// A function may use them without moving the stack pointer.
-const RED_ZONE: u64 = 128;
 /// Maximum size of one stack, minimum for each of many, and maximum of all together, in bytes.
 const MAX_STACK_BYTES: u64 = 1 << 20;
 const MIN_STACK_BYTES: u64 = 16 << 10;
@@ -151,8 +148,8 @@ fn wanted(core: &Core) -> Vec<(u64, u64)> {
     let locks =
         core.first_arguments().map(|at| (at.saturating_sub(LOCK_CONTEXT_BYTES), at.saturating_add(LOCK_CONTEXT_BYTES)));
     let headers = core.image_starts().map(|start| (start, start.saturating_add(HEADERS_BYTES)));
-    let mut ranges: Vec<(u64, u64)> =
-        stacks.chain(locks).chain(headers.take((MAX_ALL_HEADERS_BYTES / HEADERS_BYTES) as usize)).collect();
+    let headers = headers.take((MAX_ALL_HEADERS_BYTES / HEADERS_BYTES) as usize);
+    let mut ranges: Vec<(u64, u64)> = stacks.chain(locks).chain(headers).chain(core.evidence()).collect();
     ranges.sort_unstable();
     let mut parts: Vec<&Part> = core.parts.iter().collect();
     parts.sort_unstable_by_key(|part| part.address);

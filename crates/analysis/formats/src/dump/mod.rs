@@ -27,6 +27,7 @@ mod core_file;
 mod core_notes;
 mod core_stream;
 mod error;
+mod evidence;
 mod minidump;
 mod noted;
 #[cfg(target_os = "linux")]

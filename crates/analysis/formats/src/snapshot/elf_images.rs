@@ -21,6 +21,8 @@ const VDSO: &str = "[vdso]";
 
 const AT_PHDR: u64 = 3;
 const AT_ENTRY: u64 = 9;
+/// Key of the address of random bytes, which the kernel puts on the first thread's stack.
+pub const AT_RANDOM: u64 = 25;
 /// Key of the vdso's address in the auxiliary vector.
 pub const AT_SYSINFO_EHDR: u64 = 33;
 
@@ -37,6 +39,8 @@ pub struct MappedFile {
     pub offset: u64,
     /// The file's path.
     pub path: String,
+    /// Whether the part is executable.
+    pub is_code: bool,
 }
 
 /// Returns the value of `key` in an auxiliary vector.
@@ -55,8 +59,13 @@ pub fn images(files: &[MappedFile], auxiliary: &[u8], memory: &SavedMemory<'_>) 
     for file in files {
         if file.offset == 0 && by_start.len() < MAX_IMAGES {
             let of_before = by_start.values().next_back().is_some_and(|parts: &Vec<&MappedFile>| {
-                // The page with the headers may be mapped a second time, directly after the first.
-                parts.last().is_some_and(|last| last.path == file.path && last.end == file.start)
+                // The page with the headers may be mapped a second time: directly after the first, or
+                // where a small program's data begin.
+                let is_inside =
+                    |facts: Facts| file.start - parts[0].start < facts.extent.1.saturating_sub(facts.extent.0);
+                let last = parts.last().is_some_and(|last| last.path == file.path && last.end == file.start);
+                let is_same = || parts[0].path == file.path;
+                last || is_same() && Facts::find(parts[0], memory).map_or(!file.is_code, is_inside)
             });
             if !of_before {
                 by_start.insert(file.start, vec![file]);
@@ -75,7 +84,8 @@ pub fn images(files: &[MappedFile], auxiliary: &[u8], memory: &SavedMemory<'_>) 
         main.is_main = true;
     }
     if let Some(vdso) = auxiliary(AT_SYSINFO_EHDR) {
-        let part = MappedFile { start: vdso, end: vdso.saturating_add(0x2000), offset: 0, path: VDSO.to_owned() };
+        let end = vdso.saturating_add(0x2000);
+        let part = MappedFile { start: vdso, end, offset: 0, path: VDSO.to_owned(), is_code: false };
         images.extend(image(&[&part], memory));
     }
     images
@@ -83,17 +93,13 @@ pub fn images(files: &[MappedFile], auxiliary: &[u8], memory: &SavedMemory<'_>) 
 
 /// Returns the image made up of `parts`, if it is one.
 ///
-/// Its properties come from its saved headers, else from those in its file.
+/// Its properties come from its saved headers, else from those in its file if that is laid out as
+/// the parts are, else from the parts.
 fn image(parts: &[&MappedFile], memory: &SavedMemory<'_>) -> Option<Image> {
     let (first, end) = (parts[0], parts.iter().map(|part| part.end).max()?);
-    let saved = memory.at(first.start).filter(|bytes| bytes.starts_with(b"\x7fELF"));
-    let facts = match saved {
-        Some(_) => Facts::read(|offset, length| memory.bytes(first.start.checked_add(offset)?, length)),
-        // The kernel omits what can be read from the file; a file that was replaced since has
-        // another build id.
-        None => Facts::read_from_file(&first.path),
-    };
-    let facts = facts?;
+    let saved = saved_headers(first, memory);
+    let facts = Facts::find(first, memory).filter(|facts| saved.is_some() || facts.fit(parts));
+    let facts = facts.or_else(|| Facts::from_parts(parts))?;
     let replaced = facts.build_id.is_empty() && saved.is_some_and(|saved| !begins_with(&first.path, saved));
     let (low, high) = facts.extent;
     let slide = first.start.wrapping_sub(low);
@@ -119,6 +125,10 @@ fn image(parts: &[&MappedFile], memory: &SavedMemory<'_>) -> Option<Image> {
             .collect(),
         ..Image::default()
     })
+}
+
+fn saved_headers<'b>(first: &MappedFile, memory: &SavedMemory<'b>) -> Option<&'b [u8]> {
+    memory.at(first.start).filter(|bytes| bytes.starts_with(b"\x7fELF"))
 }
 
 /// Whether the file at `path` starts with the loaded headers. For an image without a build id, only
@@ -150,6 +160,45 @@ struct Facts {
 }
 
 impl Facts {
+    /// Returns the properties of the image that starts with `first`: from its saved headers, or
+    /// from its file, because the kernel omits what can be read from there.
+    fn find(first: &MappedFile, memory: &SavedMemory<'_>) -> Option<Facts> {
+        match saved_headers(first, memory) {
+            Some(_) => Facts::read(|offset, length| memory.bytes(first.start.checked_add(offset)?, length)),
+            None => Facts::read_from_file(&first.path),
+        }
+    }
+
+    /// Whether the mapped parts are those of this file's segments. Otherwise the file was replaced,
+    /// or the dump is of another machine.
+    fn fit(&self, parts: &[&MappedFile]) -> bool {
+        const PAGE: u64 = 0x1000;
+        let slide = parts[0].start.wrapping_sub(self.extent.0);
+        parts.iter().all(|part| {
+            let mut segments = self.segments.iter();
+            segments.any(|(address, size, offset, _)| {
+                let start = (address & !(PAGE - 1)).wrapping_add(slide);
+                let is_inside = part.start >= start && part.start < address.wrapping_add(*size).wrapping_add(slide);
+                is_inside && part.start - start == part.offset.wrapping_sub(offset & !(PAGE - 1))
+            })
+        })
+    }
+
+    /// Returns the properties of an image without its headers. `None` for a file without code.
+    fn from_parts(parts: &[&MappedFile]) -> Option<Facts> {
+        let first = parts[0].start;
+        let code = parts.iter().find(|part| part.is_code)?;
+        let segment = |part: &&MappedFile| {
+            (part.start - first, part.end - part.start, part.offset, if part.is_code { 5 } else { 4 })
+        };
+        Some(Facts {
+            extent: (0, parts.iter().map(|part| part.end - first).max()?),
+            text: Some((code.start - first, code.end - code.start)),
+            segments: parts.iter().map(segment).collect(),
+            build_id: Vec::new(),
+        })
+    }
+
     fn read_from_file(path: &str) -> Option<Facts> {
         use std::io::{Read, Seek, SeekFrom};
         if !path.starts_with('/') || !std::fs::metadata(path).ok()?.is_file() {

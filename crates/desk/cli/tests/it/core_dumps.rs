@@ -136,8 +136,22 @@ fn a_core_dump_gives_the_same_report_in_each_format() {
     bench.write("shop.crash", apport(core).as_bytes());
     let plain = bench.json(&["show", "plain", "--format", "json"]);
     assert_eq!(functions(&plain), STACK, "{plain:#}");
-    assert!(plain.get("stack_memory").is_none(), "what is on the stacks stays in the core dump");
-    for form in ["core.gz", "core.zst", "shop.crash"] {
+    // As much as in a report by the process itself; the rest stays in the core dump.
+    let memory = plain["stack_memory"].as_array().unwrap();
+    assert!(memory.iter().all(|piece| piece["tid"] == plain["crash"]["tid"]), "{memory:#?}");
+    let mut forms = vec!["core.gz", "core.zst", "shop.crash"];
+    for (form, program) in [("core.xz", "xz"), ("core.lz4", "lz4"), ("core.bz2", "bzip2")] {
+        let packed = Command::new(program).args(["-c", "plain"]).current_dir(bench.folder.path()).output();
+        match packed {
+            Ok(packed) if packed.status.success() => bench.write(form, &packed.stdout),
+            _ => {
+                eprintln!("skipped: {form}, for which there is no `{program}`");
+                continue;
+            }
+        }
+        forms.push(form);
+    }
+    for form in forms {
         let report = bench.json(&["show", form, "--format", "json"]);
         assert_eq!((&report["threads"], &report["images"]), (&plain["threads"], &plain["images"]), "{form}");
         assert_eq!(report["header"]["event_id"], plain["header"]["event_id"], "{form}");
@@ -167,8 +181,8 @@ fn a_core_dump_gives_the_same_report_in_each_format() {
     bench.write("cut.zst", &zst[..zst.len() * 9 / 10]);
     bench.write("cut.gz", &gzip(core)[..200]);
     bench.write("other.gz", &gzip(&[b'x'; 4096]));
-    bench.write("core.xz", b"\xfd7zXZ\0 and so on, and so on, and so on");
-    for (file, why) in [("cut.gz", "truncated"), ("other.gz", "neither a core dump"), ("core.xz", "xz -d")] {
+    bench.write("other.xz", b"\xfd7zXZ\0 and so on, and so on, and so on");
+    for (file, why) in [("cut.gz", "truncated"), ("other.gz", "neither a core dump"), ("other.xz", "truncated")] {
         let refused = bench.run(&["show", file]);
         let result = String::from_utf8_lossy(&refused.stderr);
         assert!(refused.status.code() == Some(1) && result.contains(why) && result.contains(file), "{file}: {result}");
@@ -347,4 +361,75 @@ fn a_rebuilt_program_is_reported_as_another_build() {
         "{result}"
     );
     assert!(!functions(&after).contains(&"pay"), "{after}");
+}
+
+/// The type of the note with a signal's information.
+const NT_SIGINFO: [u8; 4] = 0x5349_4749_u32.to_le_bytes();
+
+#[test]
+fn a_core_dump_without_signal_information_claims_no_sender() {
+    let Some(core) = &DEATH.core else { return };
+    let bench = Bench::new();
+    let place = core.windows(4).position(|bytes| bytes == NT_SIGINFO).unwrap();
+    let mut without = core.clone();
+    without[place..place + 4].fill(0);
+    bench.write("plain", &without);
+    let report = bench.json(&["show", "plain", "--format", "json"]);
+    let signal = &report["crash"]["signal"];
+    assert_eq!((&signal["name"], signal.get("sender_pid"), signal.get("code_name")), (&"SIGSEGV".into(), None, None));
+    // The instruction shows what the kernel would have reported.
+    assert_eq!(report["explanation"]["kind"], "null_pointer", "{:#}", report["explanation"]);
+    assert!(report["explanation"]["facts"].to_string().contains("is missing"), "{:#}", report["explanation"]);
+}
+
+#[test]
+fn a_debuggers_dump_of_a_running_process_is_no_crash() {
+    let bench = Bench::new();
+    let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+    let gcore = ["-o", "core", &child.id().to_string()];
+    let dumped = Command::new("gcore").args(gcore).current_dir(bench.folder.path()).output();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let core = format!("core.{}", child.id());
+    if !dumped.is_ok_and(|dumped| dumped.status.success()) {
+        eprintln!("skipped: `gcore` can't be run, or may not trace");
+        return;
+    }
+    let report = bench.json(&["show", &core, "--format", "json"]);
+    assert_eq!(report["crash"].get("signal"), None, "{:#}", report["crash"]);
+    assert_eq!(report["crash"]["exception_type"], "dump of a running process");
+    assert_eq!(report["explanation"]["kind"], "requested", "{:#}", report["explanation"]);
+}
+
+#[test]
+fn each_mapped_program_is_one_image_even_without_its_headers() {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    if pattern.starts_with(['|', '/', '@']) {
+        eprintln!("skipped: core dumps of this system go to `{}`", pattern.trim());
+        return;
+    }
+    let bench = Bench::new();
+    bench.write("cart.c", PROGRAM.as_bytes());
+    // The first page of such a program is mapped a second time, 2 MiB higher, for its data.
+    let layout = ["-no-pie", "-Wl,-z,noseparate-code", "-Wl,-z,norelro", "-Wl,-z,max-page-size=0x200000"];
+    for (filter, is_kept) in [("0x33", true), ("0x23", true), ("0x23", false)] {
+        let options = [&layout[..], &["-g", "-O1", "-o", "cart", "cart.c"]].concat();
+        let built = Command::new("gcc").args(options).current_dir(bench.folder.path()).status().unwrap();
+        assert!(built.success());
+        let crash = format!("echo {filter} > /proc/self/coredump_filter; ulimit -c unlimited; exec ./cart");
+        let _ = Command::new("sh").args(["-c", &crash]).current_dir(bench.folder.path()).output().unwrap();
+        let files = std::fs::read_dir(bench.folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        let core = files.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("core")).last().unwrap();
+        if !is_kept {
+            std::fs::remove_file(bench.path("cart")).unwrap();
+        }
+        let report = bench.json(&["show", core.to_str().unwrap(), "--format", "json"]);
+        std::fs::remove_file(core).unwrap();
+        let images = report["images"].as_array().unwrap();
+        let own: Vec<_> = images.iter().filter(|image| image["path"].as_str().unwrap().ends_with("/cart")).collect();
+        assert_eq!(own.len(), 1, "{filter}, {is_kept}: {own:#?}");
+        assert_eq!((&own[0]["load_address"], &own[0]["is_main"]), (&"0x400000".into(), &true.into()), "{own:#?}");
+        assert!(images.iter().any(|image| image["path"].as_str().unwrap().contains("/libc.so.6")), "{images:#?}");
+        assert_eq!(functions(&report) == STACK, is_kept, "{report:#}");
+    }
 }

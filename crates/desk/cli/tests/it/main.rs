@@ -5,6 +5,8 @@
 //! that test.
 
 mod command;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod core_causes;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod core_dumps;
 mod desk;

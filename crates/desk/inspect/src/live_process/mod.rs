@@ -267,6 +267,7 @@ fn files(mapped: &[Mapping]) -> Vec<MappedFile> {
         end: mapping.end,
         offset: mapping.offset,
         path: mapping.path.clone(),
+        is_code: mapping.is_code,
     };
     mapped.iter().filter(|mapping| mapping.is_file()).map(as_file).collect()
 }
