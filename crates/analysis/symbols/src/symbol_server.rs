@@ -6,12 +6,12 @@
 //! "Cache".
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::BTreeSet,
     fs::{self, File},
     io::{self, ErrorKind},
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use coroner_process::secure_execution::is_secure;
@@ -20,9 +20,9 @@ use crate::{debug_id::DebugId, error::SymbolError};
 
 /// Lifetime of a cached answer that servers have no file: elfutils' `cache_miss_s`.
 const MISS_TIME: Duration = Duration::from_mins(10);
-/// Timeout for a server's answer, unless `DEBUGINFOD_TIMEOUT` is set.
-const TIMEOUT: Duration = Duration::from_secs(90);
-/// Timeout for one file, so that a server that stops sending can't block the command for ever.
+/// Time for all answers of servers, unless `DEBUGINFOD_TIMEOUT` is set.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Time for all files, so that a server that stops sending can't block the command for ever.
 const TRANSFER_TIME: Duration = Duration::from_mins(30);
 /// Maximum size of a file, in bytes. Chromium's debug information has 3 GB.
 const MAX_BYTES: u64 = 16 << 30;
@@ -34,8 +34,14 @@ pub struct Debuginfod {
     pub urls: Vec<String>,
     /// The cache folder: `CACHE/BUILDID/debuginfo`.
     pub cache: PathBuf,
-    /// Timeout until a server starts to answer.
+    /// Time that may be spent waiting for the servers to start to answer, for all files together.
     pub timeout: Duration,
+    /// Called with a server's URL before its first request.
+    pub before_first_request: Option<fn(&str)>,
+    /// Time spent so far: on waiting for answers, on transfers.
+    spent: Cell<(Duration, Duration)>,
+    /// Servers that were contacted.
+    contacted: RefCell<BTreeSet<String>>,
     /// Servers that could not be reached and are not contacted again.
     unreachable: RefCell<BTreeSet<String>>,
 }
@@ -43,7 +49,15 @@ pub struct Debuginfod {
 impl Debuginfod {
     /// Creates a configuration with these servers and this cache.
     pub fn new(urls: Vec<String>, cache: PathBuf) -> Self {
-        Self { urls, cache, timeout: TIMEOUT, unreachable: RefCell::default() }
+        Self {
+            urls,
+            cache,
+            timeout: TIMEOUT,
+            before_first_request: None,
+            spent: Cell::default(),
+            contacted: RefCell::default(),
+            unreachable: RefCell::default(),
+        }
     }
 
     /// Returns the configuration from the environment; `None` without a server or a cache folder.
@@ -96,11 +110,28 @@ impl Debuginfod {
                 continue;
             }
             let address = format!("{}/buildid/{id}/debuginfo", url.trim_end_matches('/'));
+            if self.has_failed_lately(url) {
+                self.unreachable.borrow_mut().insert(url.clone());
+                all_answered = false;
+                let why = "the server failed less than ten minutes ago and is not asked again";
+                outcome = Err(SymbolError::io(Path::new(&address), io::Error::other(why)));
+                continue;
+            }
+            if self.contacted.borrow_mut().insert(url.clone())
+                && let Some(before) = self.before_first_request
+            {
+                before(url);
+            }
             match self.fetch(&address, &path) {
                 Ok(true) => return Ok(Some(path)),
                 Ok(false) => {}
                 Err(error) => {
                     self.unreachable.borrow_mut().insert(url.clone());
+                    // A status is about the file, not about the server. If the mark can't be written,
+                    // the next command finds out itself.
+                    if error.kind() != ErrorKind::Other {
+                        let _ = File::create(self.failure_mark(url));
+                    }
                     all_answered = false;
                     outcome = Err(SymbolError::io(Path::new(&address), error));
                 }
@@ -112,16 +143,37 @@ impl Debuginfod {
         outcome
     }
 
+    /// Returns the file whose time records when a server failed.
+    fn failure_mark(&self, url: &str) -> PathBuf {
+        let safe = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '-' };
+        self.cache.join(format!("coroner-failed-{}", url.chars().map(safe).take(200).collect::<String>()))
+    }
+
+    /// Whether a server failed in this command or a recent one.
+    fn has_failed_lately(&self, url: &str) -> bool {
+        let modified = fs::metadata(self.failure_mark(url)).and_then(|metadata| metadata.modified());
+        modified.ok().and_then(|modified| modified.elapsed().ok()).is_some_and(|age| age < MISS_TIME)
+    }
+
     /// Downloads a URL to a file; `false` if the server has no such file. The file is written
     /// completely or not at all.
     fn fetch(&self, address: &str, path: &Path) -> io::Result<bool> {
+        let (waited, transferred) = self.spent.get();
+        let wait = self.timeout.saturating_sub(waited);
+        if wait.is_zero() {
+            return Err(io::Error::new(ErrorKind::TimedOut, "the time for debuginfod servers is used up"));
+        }
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
-            .timeout_connect(Some(self.timeout.min(Duration::from_secs(10))))
-            .timeout_recv_response(Some(self.timeout))
-            .timeout_recv_body(Some(TRANSFER_TIME))
+            .timeout_connect(Some(wait.min(Duration::from_secs(10))))
+            .timeout_recv_response(Some(wait))
+            .timeout_recv_body(Some(TRANSFER_TIME.saturating_sub(transferred).max(Duration::from_secs(1))))
             .build();
-        let mut response = config.new_agent().get(address).call().map_err(ureq::Error::into_io)?;
+        let began = Instant::now();
+        let response = config.new_agent().get(address).call().map_err(ureq::Error::into_io);
+        self.spent.set((waited + began.elapsed(), transferred));
+        let mut response = response?;
+        let began = Instant::now();
         match response.status().as_u16() {
             200 => {}
             404 => return Ok(false),
@@ -137,6 +189,8 @@ impl Debuginfod {
                 _ => fs::rename(&partial, path),
             }
         });
+        let (waited, transferred) = self.spent.get();
+        self.spent.set((waited, transferred + began.elapsed()));
         if written.is_err() {
             let _ = fs::remove_file(&partial);
         }

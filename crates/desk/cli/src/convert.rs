@@ -54,7 +54,7 @@ pub(crate) fn run(
         return Err(Failure::new("can't write a minidump to a terminal: it is binary")
             .advice("name a file with `--output FILE`, or redirect the output"));
     }
-    let mut symbols = symbols.local()?;
+    let mut symbols = symbols.symbolizer_for(what)?;
     let mut report = report_lookup::open_one(what, store, report_reader::Texts::Scrubbed, Some(&mut symbols))?;
     let code = coroner_explain::ImageFiles::for_report(&report, &mut symbols);
     report.explanation = Some(coroner_explain::explain(&report, &code));

@@ -34,7 +34,7 @@ pub(crate) fn run(
     symbols: &SymbolArguments,
     view: &View<'_>,
 ) -> Result<(), Failure> {
-    let mut symbolizer = symbols.local()?;
+    let mut symbolizer = symbols.symbolizer_for(what)?;
     let report = report_lookup::open_one(what, store, view.texts, Some(&mut symbolizer))?;
     symbols.match_images(&symbol_search::image_keys(&report));
     present(report, &mut symbolizer, view)

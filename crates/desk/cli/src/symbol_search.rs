@@ -12,8 +12,8 @@ use coroner_symbols::{Arch, DebugId, Debuginfod, ImageKey, ImageSymbols, Match, 
 use indicatif::ProgressBar;
 
 use crate::failure::{Context, Failure};
-use crate::progress;
 use crate::terminal::sanitize;
+use crate::{foreign_reports, progress};
 
 /// The folder in a dSYM bundle that contains its files.
 const IN_BUNDLE: &str = "Contents/Resources/DWARF";
@@ -83,6 +83,15 @@ impl SymbolArguments {
         matched > 0 || others == 0
     }
 
+    /// Creates a symbolizer for the report that `what` names. It uses servers for a dump, which is
+    /// symbolized each time.
+    pub(crate) fn symbolizer_for(&self, what: Option<&str>) -> Result<Symbolizer, Failure> {
+        match what.and_then(|what| foreign_reports::dump_form(Path::new(what))) {
+            Some(_) => self.symbolizer(),
+            None => self.local(),
+        }
+    }
+
     /// Creates a symbolizer that doesn't use servers.
     pub(crate) fn local(&self) -> Result<Symbolizer, Failure> {
         let SymbolSearch { paths: search, index_cache } = self.search()?;
@@ -92,12 +101,11 @@ impl SymbolArguments {
     /// Creates a symbolizer that has searched the folders.
     pub(crate) fn symbolizer(&self) -> Result<Symbolizer, Failure> {
         let SymbolSearch { paths: search, index_cache } = self.search()?;
-        let mut symbolizer = Symbolizer::new(Options {
-            search,
-            index_cache,
-            debuginfod: Debuginfod::from_environment().filter(|_| !self.no_debuginfod),
-            ..Options::default()
-        });
+        let mut debuginfod = Debuginfod::from_environment().filter(|_| !self.no_debuginfod);
+        if let Some(servers) = &mut debuginfod {
+            servers.before_first_request = Some(|url| anstream::eprintln!("asking the debuginfod server {url}"));
+        }
+        let mut symbolizer = Symbolizer::new(Options { search, index_cache, debuginfod, ..Options::default() });
         let progress = progress::spinner("reading symbol files");
         let mut read = 0_usize;
         symbolizer.search(&mut |path| {

@@ -95,3 +95,38 @@ fn files_and_negative_answers_are_cached() {
     assert!(lines == 0 && problems.len() == 1 && problems[0].contains(&gone), "{problems:?}");
     assert!(name(&[&gone, &url], &empty, &key).0 >= 2);
 }
+
+#[test]
+fn a_server_that_never_answers_is_asked_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", server.local_addr().unwrap());
+    let connections = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&connections);
+    std::thread::spawn(move || server.incoming().for_each(|stream| kept.lock().unwrap().push(stream)));
+    let problems = |id: u8| {
+        let mut servers = Debuginfod::new(vec![url.clone()], folder.path().to_owned());
+        servers.timeout = std::time::Duration::from_millis(200);
+        let options = Options { debug_roots: vec![], debuginfod: Some(servers), ..Options::default() };
+        let mut symbolizer = Symbolizer::new(options);
+        let mut all = Vec::new();
+        for image in 0..3 {
+            let key = ImageKey {
+                path: "/nowhere".into(),
+                debug_id: Some(format!("{id:02x}{image:02x}2233445566778899aabbccddeeff00112233").parse().unwrap()),
+                kind: FileKind::Elf,
+                arch: coroner_symbols::Arch::X86_64,
+                base_svma: 0,
+                replaced: false,
+            };
+            all.extend(symbolizer.status(&key).problems.iter().map(ToString::to_string));
+        }
+        all
+    };
+    // One command asks once, whatever the number of images; the next one not at all.
+    let first = problems(1);
+    assert!(first.len() == 1 && first[0].contains(&url), "{first:?}");
+    let second = problems(2);
+    assert!(second.len() == 1 && second[0].contains("failed less than ten minutes ago"), "{second:?}");
+    assert_eq!(connections.lock().unwrap().len(), 1);
+}

@@ -96,7 +96,7 @@ fn collapsed(heading: &str, note: &str, content: &Markup) -> Markup {
 
 /// Opens the page of the report that `what` names in a browser.
 pub(crate) fn open(what: Option<&str>, store: Option<&Path>, symbols: &SymbolArguments) -> Result<(), Failure> {
-    let mut symbolizer = symbols.local()?;
+    let mut symbolizer = symbols.symbolizer_for(what)?;
     let report = report_lookup::open_one(what, store, report_reader::Texts::Scrubbed, Some(&mut symbolizer))?;
     symbols.match_images(&image_keys(&report));
     let explanation = coroner_explain::explain(&report, &ImageFiles::for_report(&report, &mut symbolizer));
