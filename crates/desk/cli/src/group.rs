@@ -14,8 +14,9 @@ use crate::filter::Filter;
 use crate::listing::{Listed, Listing};
 use crate::store_location::StoreArgument;
 use crate::summary::Summary;
+use crate::symbol_search::ListSymbols;
 use crate::terminal::{self, MAX_COLUMN, Output, truncate};
-use crate::{Format, list, outboxes, report_reader, store_location};
+use crate::{Format, outboxes, report_reader, store_location};
 
 /// The arguments of `coroner group` and `coroner top`.
 #[derive(clap::Args)]
@@ -28,6 +29,8 @@ pub(crate) struct GroupArguments {
     /// Minimum similarity of the stacks in a group, from 0 to 1 (equal)
     #[arg(long, default_value_t = DEFAULT_SIMILARITY, value_name = "NUMBER", value_parser = parse_similarity)]
     like: f64,
+    #[command(flatten)]
+    symbols: ListSymbols,
     #[command(flatten)]
     filter: Filter,
     #[command(flatten)]
@@ -72,9 +75,10 @@ pub(crate) struct Reason {
 }
 
 pub(crate) fn run(arguments: GroupArguments, most: Option<usize>) -> Result<(), Failure> {
-    let GroupArguments { folder, format, like, filter, store } = arguments;
+    let GroupArguments { folder, format, like, symbols, filter, store } = arguments;
     let path = store_location::folder_or(folder, store)?;
-    let mut listing = Listing::open(&path, report_reader::Texts::Scrubbed, Some(&mut list::names()))?;
+    let (mut names, is_named) = symbols.symbolizer()?;
+    let mut listing = Listing::open(&path, report_reader::Texts::Scrubbed, Some(&mut names), is_named)?;
     let read = listing.len();
     filter.apply(&mut listing);
     let unread = listing.unread();
@@ -152,7 +156,7 @@ fn group(equal: &[(&Signature, Vec<&Summary>)], leader: &Signature, members: &[(
     });
     let mut titles: BTreeMap<String, usize> = BTreeMap::new();
     for summary in &reports {
-        *titles.entry(title(summary)).or_default() += 1;
+        *titles.entry(summary.title()).or_default() += 1;
     }
     let because = members.iter().map(|(place, score)| {
         let (signature, of_it) = &equal[*place];
@@ -169,15 +173,6 @@ fn group(equal: &[(&Signature, Vec<&Summary>)], leader: &Signature, members: &[(
         apps: reports.iter().map(|summary| summary.app.clone()).collect(),
         because: because.collect(),
         reports: reports.iter().map(|summary| summary.event_id.clone()).collect(),
-    }
-}
-
-/// Returns the description of a crash without the address, which differs between crashes.
-fn title(summary: &Summary) -> String {
-    let what = summary.what.split(" at 0x").next().unwrap_or(&summary.what);
-    match &summary.function {
-        Some(function) => format!("{what} in {function}"),
-        None => what.to_owned(),
     }
 }
 

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anstyle::{AnsiColor, Style};
 use coroner_report::model::Timestamp;
-use coroner_symbols::{Options, Symbolizer};
 use serde::Serializer as _;
 
 use crate::failure::Failure;
@@ -14,13 +13,21 @@ use crate::filter::Filter;
 use crate::listing::{Listed, Listing};
 use crate::report_reader::Texts;
 use crate::summary::State;
+use crate::symbol_search::ListSymbols;
 use crate::terminal::{self, MAX_COLUMN, NamedOutput, Output, truncate};
 use crate::watch::Watch;
 use crate::{Format, outboxes};
 
 /// Lists the reports in the store or folder at `path` that match the filter.
-pub(crate) fn run(path: &Path, texts: Texts, format: Format, filter: &Filter) -> Result<(), Failure> {
-    let mut listing = Listing::open(path, texts, Some(&mut names()))?;
+pub(crate) fn run(
+    path: &Path,
+    texts: Texts,
+    format: Format,
+    filter: &Filter,
+    symbols: ListSymbols,
+) -> Result<(), Failure> {
+    let (mut names, is_named) = symbols.symbolizer()?;
+    let mut listing = Listing::open(path, texts, Some(&mut names), is_named)?;
     let all = listing.len();
     filter.apply(&mut listing);
     print(&listing, all, path, format)?;
@@ -35,9 +42,15 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// It continues until the process ends or the output is closed. Each report is one write, so that
 /// the end truncates no line. A store that disappears may come back; its disappearance is reported
 /// once.
-pub(crate) fn watch(path: &Path, texts: Texts, format: Format, filter: &Filter) -> Result<(), Failure> {
-    let mut watch = Watch::new(path, texts);
-    let mut names = names();
+pub(crate) fn watch(
+    path: &Path,
+    texts: Texts,
+    format: Format,
+    filter: &Filter,
+    symbols: ListSymbols,
+) -> Result<(), Failure> {
+    let (mut names, is_named) = symbols.symbolizer()?;
+    let mut watch = Watch::new(path, texts, is_named);
     let mut new = watch.poll(&mut names)?;
     let mut is_gone = false;
     loop {
@@ -71,11 +84,6 @@ pub(crate) fn watch(path: &Path, texts: Texts, format: Format, filter: &Filter) 
             }
         };
     }
-}
-
-/// Symbolizes from the same files as `coroner show`, but without lines, which take long.
-pub(crate) fn names() -> Symbolizer {
-    Symbolizer::new(Options { debug_info: false, ..Options::default() })
 }
 
 fn print(listing: &Listing, all: usize, path: &Path, format: Format) -> Result<(), Failure> {
@@ -113,6 +121,8 @@ const BLOCK: usize = 1 << 16;
 /// The widths of a line's columns.
 struct Columns {
     width: Option<usize>,
+    /// Characters of the longest app with its version.
+    app: usize,
     /// Digits of an event id.
     digits: usize,
 }
@@ -123,14 +133,24 @@ impl Columns {
     /// Programs get complete ids.
     fn for_listing(listing: &Listing) -> Columns {
         let width = terminal::width().filter(|_| terminal::is_terminal());
-        Columns { width, digits: if width.is_some() { distinct_digits(listing) } else { 32 } }
+        let length = |listed: Listed<'_>| {
+            let version = listed.version.chars().count();
+            listed.app.chars().count() + if version > 0 { 1 + version } else { 0 }
+        };
+        let app = listing.iter().map(length).max().unwrap_or(0).min(app_width(width));
+        Columns { width, app, digits: if width.is_some() { distinct_digits(listing) } else { 32 } }
     }
 
     /// Columns for reports that are not known yet.
     fn watched() -> Columns {
         let width = terminal::width().filter(|_| terminal::is_terminal());
-        Columns { width, digits: if width.is_some() { 12 } else { 32 } }
+        Columns { width, app: 0, digits: if width.is_some() { 12 } else { 32 } }
     }
+}
+
+/// Returns the maximum characters of an app with its version.
+fn app_width(width: Option<usize>) -> usize {
+    width.map_or(MAX_COLUMN, |width| width / 4)
 }
 
 /// Formats the lines of reports, with little work for each.
@@ -154,8 +174,8 @@ impl Lines {
     }
 
     fn add(&mut self, listed: Listed<'_>, out: &mut Vec<u8>) {
-        let Columns { width, digits } = self.columns;
-        let Listed { event_id, app, version, what, function, state, .. } = listed;
+        let Columns { width, app: longest, digits } = self.columns;
+        let Listed { event_id, app, version, what, function, line, state, .. } = listed;
         self.set_time(listed.time);
         self.put(Style::new().dimmed(), &self.time, out);
         let id = event_id.get(..digits).unwrap_or(event_id);
@@ -164,19 +184,25 @@ impl Lines {
         // An unreadable run has no id.
         out.extend(std::iter::repeat_n(b' ', digits.saturating_sub(id.len()) + 2));
         self.set_text(&[app, if version.is_empty() { "" } else { " " }, version]);
-        let app = truncate(&self.text, Some(width.map_or(MAX_COLUMN, |width| width / 4)));
+        let app = truncate(&self.text, Some(app_width(width)));
+        let length = app.chars().count();
         self.put(Style::new().bold(), &app, out);
-        out.extend(b"  ");
+        out.extend(std::iter::repeat_n(b' ', longest.saturating_sub(length) + 2));
         let note = match state {
             State::Stored => "",
             State::Pending => "  pending until the app's next launch",
             State::Broken(_) => "  broken",
         };
         let room = width.map(|width| {
-            let before = self.time.len() + 2 + digits + 2 + app.chars().count() + 2;
+            let before = self.time.len() + 2 + digits + 2 + length.max(longest) + 2;
             width.saturating_sub(before + note.chars().count()).max(16)
         });
-        self.set_text(&[what, if function.is_some() { " in " } else { "" }, function.unwrap_or_default()]);
+        let (is_in, opening, closing) = (
+            if function.is_some() { " in " } else { "" },
+            if line.is_some() { " (" } else { "" },
+            if line.is_some() { ")" } else { "" },
+        );
+        self.set_text(&[what, is_in, function.unwrap_or_default(), opening, line.unwrap_or_default(), closing]);
         out.extend(truncate(&self.text, room.or(Some(MAX_COLUMN))).as_bytes());
         let colour = |colour: AnsiColor| Style::new().fg_color(Some(colour.into()));
         match state {

@@ -31,7 +31,7 @@ use crate::symbol_search::default_cache;
 ///
 /// Increase its number if the format of a record changes; the version is included because the rules
 /// for hiding secrets change with it.
-const MAGIC: &[u8] = concat!("coroner list index 7 of ", env!("CARGO_PKG_VERSION"), "\n").as_bytes();
+const MAGIC: &[u8] = concat!("coroner list index 8 of ", env!("CARGO_PKG_VERSION"), "\n").as_bytes();
 /// Maximum size of an index in bytes.
 const MAX_SIZE: u64 = 1 << 30;
 /// Bytes of the CRC-32 and of the numbers of records, list strings and string bytes.
@@ -54,14 +54,15 @@ mod field {
     pub(super) const FUNCTION: usize = 96;
     pub(super) const PLACES: usize = 104;
     pub(super) const KIND: usize = 112;
+    pub(super) const LINE: usize = 120;
     /// The index of the signature's first frame in the lists, and the number of frames.
     ///
     /// The keys and values of the tags come next.
-    pub(super) const FRAMES: usize = 120;
-    pub(super) const TAGS: usize = 128;
+    pub(super) const FRAMES: usize = 128;
+    pub(super) const TAGS: usize = 136;
     /// Whether the report has a JSON file; if so, the stamp is that file's.
-    pub(super) const HAS_JSON: usize = 136;
-    pub(super) const ALL: usize = 140;
+    pub(super) const HAS_JSON: usize = 144;
+    pub(super) const ALL: usize = 148;
 }
 
 /// The offset of a missing string.
@@ -247,6 +248,10 @@ impl<'i> Record<'i> {
         self.some_text(field::FUNCTION)
     }
 
+    pub(crate) fn line(self) -> Option<&'i str> {
+        self.some_text(field::LINE)
+    }
+
     pub(crate) fn places(self) -> Option<&'i str> {
         self.some_text(field::PLACES)
     }
@@ -296,15 +301,18 @@ impl<'r> Writer<'r> {
                 let texts = [Some(record.app()), Some(record.version()), record.release(), Some(record.what())];
                 self.common(texts)?;
                 self.common([record.signal(), record.function(), record.places(), Some(record.kind())])?;
+                self.common([record.line()])?;
                 self.list(record.frames())?;
                 self.list(record.tags().flat_map(<[&str; 2]>::from))?;
                 self.records.extend(u32::from(record.has_json()).to_le_bytes());
             }
             Entry::New(name, has_json, stamp, summary) => {
-                let Summary { app, version, release, what, signal, function, signature, places, tags, .. } = summary;
+                let Summary { app, version, release, what, signal, function, line, signature, places, tags, .. } =
+                    summary;
                 self.head(name, stamp, summary.time, &summary.event_id)?;
                 self.common([Some(app.as_str()), Some(version), release.as_deref(), Some(what)])?;
                 self.common([signal.as_deref(), function.as_deref(), places.as_deref(), Some(&signature.kind)])?;
+                self.common([line.as_deref()])?;
                 self.list(signature.frames.iter().map(String::as_str))?;
                 self.list(tags.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]))?;
                 self.records.extend(u32::from(has_json).to_le_bytes());
@@ -402,6 +410,7 @@ mod tests {
             app: "paint".into(),
             release: Some(String::new()),
             what: "Überlauf".into(),
+            line: Some("sumo.c:7".into()),
             places: Some("abcd".into()),
             signature: Signature { kind: "abort".into(), frames: vec!["a".into(), "b".into(), "a".into()] },
             tags: [("key".to_owned(), "value".to_owned())].into(),
@@ -426,6 +435,7 @@ mod tests {
             assert_eq!((index.len(), one.name(), one.stamp(), one.time()), (2, "one", STAMP, Timestamp(5)));
             assert!(one.has_json() && !two.has_json());
             assert_eq!((one.release(), one.what(), one.function()), (Some(""), "Überlauf", None));
+            assert_eq!((one.line(), two.line()), (Some("sumo.c:7"), None));
             assert_eq!((one.places(), two.places()), (Some("abcd"), None));
             assert_eq!(
                 (one.signature(), one.tags().collect::<Vec<_>>()),

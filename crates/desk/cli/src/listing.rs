@@ -61,6 +61,7 @@ pub(crate) struct Listed<'l> {
     pub(crate) what: &'l str,
     pub(crate) signal: Option<&'l str>,
     pub(crate) function: Option<&'l str>,
+    pub(crate) line: Option<&'l str>,
     pub(crate) state: &'l State,
     more: More<'l>,
 }
@@ -74,7 +75,7 @@ enum More<'l> {
 
 impl<'l> From<&'l Summary> for Listed<'l> {
     fn from(summary: &'l Summary) -> Self {
-        let Summary { event_id, time, app, version, release, what, signal, function, state, .. } = summary;
+        let Summary { event_id, time, app, version, release, what, signal, function, line, state, .. } = summary;
         Listed {
             event_id,
             time: *time,
@@ -84,6 +85,7 @@ impl<'l> From<&'l Summary> for Listed<'l> {
             what,
             signal: signal.as_deref(),
             function: function.as_deref(),
+            line: line.as_deref(),
             state,
             more: More::Summary(summary),
         }
@@ -101,6 +103,7 @@ impl<'l> Listed<'l> {
             what: record.what(),
             signal: record.signal(),
             function: record.function(),
+            line: record.line(),
             state: &State::Stored,
             more: More::Record(record, forms, folder),
         }
@@ -145,6 +148,7 @@ impl<'l> Listed<'l> {
                 what: self.what.to_owned(),
                 signal: owned(self.signal),
                 function: owned(self.function),
+                line: owned(self.line),
                 signature: record.signature(),
                 places: owned(record.places()),
                 tags: record.tags().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
@@ -158,14 +162,25 @@ impl<'l> Listed<'l> {
 impl Listing {
     /// Lists all reports at `path`, a store or a folder of reports.
     ///
-    /// The function to look at first is symbolized with `names`.
-    pub(crate) fn open(path: &Path, texts: Texts, mut names: Option<&mut Symbolizer>) -> Result<Listing, Failure> {
+    /// The function to look at first is symbolized with `names`, which are used for all reports if
+    /// the user named the symbols (`is_named`).
+    pub(crate) fn open(
+        path: &Path,
+        texts: Texts,
+        mut names: Option<&mut Symbolizer>,
+        is_named: bool,
+    ) -> Result<Listing, Failure> {
         let Contents { runs, folder } = store_contents::contents(path)?;
         let mut listing = match folder {
             Some(folder) => {
-                // Unscrubbed strings are not cached.
-                let index = (texts == Texts::Scrubbed).then(|| ListIndex::open(&folder)).flatten();
-                Listing::from_folder(&folder, index, texts, names.as_deref_mut())?
+                // Unscrubbed strings are not cached, nor are names by symbols that the next list may
+                // not have.
+                let index = (texts == Texts::Scrubbed && !is_named).then(|| ListIndex::open(&folder)).flatten();
+                let mut listing = Listing::from_folder(&folder, index, texts, names.as_deref_mut())?;
+                if let Some(names) = names.as_deref_mut().filter(|_| is_named) {
+                    listing.name_all(texts, names)?;
+                }
+                listing
             }
             None => Listing { folder: PathBuf::new(), index: None, read: Vec::new(), order: Vec::new(), unread: 0 },
         };
@@ -289,6 +304,20 @@ impl Listing {
         });
         self.order = order;
         new
+    }
+
+    /// Names the functions of all reports by the symbols that the user named.
+    fn name_all(&mut self, texts: Texts, names: &mut Symbolizer) -> Result<(), Failure> {
+        let stored = report_files::in_folder(&self.folder)?;
+        let by_name: HashMap<&str, &StoredReport> =
+            stored.iter().map(|stored| (stored.name.as_str(), stored)).collect();
+        for read in &mut self.read {
+            let stored = by_name.get(read.name.as_str());
+            if let Some(Ok(summary)) = stored.map(|stored| store_contents::summarize_with(stored, texts, names)) {
+                read.summary = summary;
+            }
+        }
+        Ok(())
     }
 
     fn push(&mut self, read: Read) {

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{ColorChoice, Parser, Subcommand, ValueEnum};
 use coroner_report::text::ThreadFilter;
 
 mod atomic_file;
@@ -52,7 +52,7 @@ mod watch;
 use failure::Failure;
 use report_reader::Texts;
 use store_location::StoreArgument;
-use symbol_search::SymbolArguments;
+use symbol_search::{ListSymbols, SymbolArguments};
 
 /// The last line of each command's help.
 const EXIT_STATUS: &str = "Exit status: 0 success, 1 failure, 2 invalid usage.";
@@ -63,6 +63,9 @@ const EXIT_STATUS: &str = "Exit status: 0 success, 1 failure, 2 invalid usage.";
 struct Arguments {
     #[command(subcommand)]
     command: Command,
+    /// Use colors; `auto` means on a terminal
+    #[arg(long, global = true, value_enum, default_value_t = ColorChoice::Auto, value_name = "WHEN")]
+    color: ColorChoice,
 }
 
 #[derive(Subcommand)]
@@ -164,6 +167,8 @@ characters without a terminal; JSON is not truncated.
         /// Keep running and print new reports; as JSON, one object per line
         #[arg(long, conflicts_with = "newest")]
         watch: bool,
+        #[command(flatten)]
+        symbols: ListSymbols,
         #[command(flatten)]
         filter: filter::Filter,
         #[command(flatten)]
@@ -431,7 +436,14 @@ enum ReportFormat {
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse().command) {
+    let Arguments { command, color } = Arguments::parse();
+    match color {
+        ColorChoice::Auto => anstream::ColorChoice::Auto,
+        ColorChoice::Always => anstream::ColorChoice::Always,
+        ColorChoice::Never => anstream::ColorChoice::Never,
+    }
+    .write_global();
+    match run(command) {
         Ok(code) => code,
         Err(failure) if failure.is_closed_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
@@ -449,11 +461,11 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Demo { list: true, .. } => demo::list()?,
         Command::Demo { fault, thread, store, .. } => demo::run(fault, thread, &store.path()?)?,
-        Command::List { folder, format, unscrubbed, watch, filter, store } => {
+        Command::List { folder, format, unscrubbed, watch, symbols, filter, store } => {
             let path = store_location::folder_or(folder, store)?;
             match watch {
-                true => list::watch(&path, texts(unscrubbed), format, &filter)?,
-                false => list::run(&path, texts(unscrubbed), format, &filter)?,
+                true => list::watch(&path, texts(unscrubbed), format, &filter, symbols)?,
+                false => list::run(&path, texts(unscrubbed), format, &filter, symbols)?,
             }
         }
         Command::Group { arguments } => group::run(arguments, None)?,

@@ -188,7 +188,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
 /// Returns a store's reports, and the number of those that could not be read.
 fn stored_reports(store: Option<&Path>) -> Result<(Vec<String>, usize), Failure> {
     let store = store.ok_or_else(|| Failure::new(NO_STORE).advice("give reports, or a store with `--store DIR`"))?;
-    let listing = Listing::open(store, report_reader::Texts::Scrubbed, None)?;
+    let listing = Listing::open(store, report_reader::Texts::Scrubbed, None, false)?;
     let ids = listing.iter().map(|listed| listed.event_id.to_owned()).filter(|id| !id.is_empty());
     let ids: Vec<String> = ids.collect();
     if ids.is_empty() && listing.unread() == 0 {

@@ -94,6 +94,12 @@ pub(crate) fn summarize(
     (stamp, report.map(|report| Summary::new(&symbolicate_stack(report, names), &path, State::Stored)))
 }
 
+/// Summarizes a folder's report with the named symbols, which other reports may lack.
+pub(crate) fn summarize_with(stored: &StoredReport, texts: Texts, names: &mut Symbolizer) -> Result<Summary, Failure> {
+    let report = open_stored(stored, texts, Some(names))?;
+    Ok(Summary::new(&report, &stored.path(), State::Stored))
+}
+
 /// Symbolizes the stack that a summary uses, if it has no names.
 ///
 /// Only symbol tables are used, and a file is read once for a whole list.

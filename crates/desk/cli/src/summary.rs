@@ -5,7 +5,8 @@ use std::fmt::Write;
 use std::path::Path;
 
 use coroner::Report;
-use coroner_report::model::{CrashFlag, InApp, InAppRules, PURE_VIRTUAL_CALL, Timestamp};
+use coroner_explain::{FaultKind, NoCode, explain};
+use coroner_report::model::{CrashFlag, Function, InApp, InAppRules, PURE_VIRTUAL_CALL, Timestamp};
 use coroner_report::signature::Signature;
 use coroner_report::text::short_function;
 use coroner_report::wire::Monitor;
@@ -24,12 +25,14 @@ pub(crate) struct Summary {
     /// The app's version; empty if unknown.
     pub(crate) version: String,
     pub(crate) release: Option<String>,
-    /// The event, such as `SIGSEGV (SEGV_MAPERR) at 0x0`.
+    /// The cause, such as `null pointer` or a panic's message.
     pub(crate) what: String,
     /// The name of the fatal signal or Mach exception.
     pub(crate) signal: Option<String>,
     /// The function to look at first, or the line of a panic whose functions have no names.
     pub(crate) function: Option<String>,
+    /// That function's file and line, such as `memory.rs:15`.
+    pub(crate) line: Option<String>,
     /// The signature for grouping.
     pub(crate) signature: Signature,
     /// The id of the crash's location, independent of known names ([`Signature::id_of_places`]).
@@ -60,6 +63,7 @@ impl Summary {
         let app = facts.and_then(|app| app.name.clone().or_else(|| app.id.clone()));
         let crash = report.crash.as_ref();
         let release = report.run.as_ref().and_then(|run| run.release.clone());
+        let (function, line) = key_function(report).unzip();
         Self {
             event_id: report.header.event_id.to_string(),
             time: crash.map_or(report.header.process_start, |crash| crash.time),
@@ -68,7 +72,8 @@ impl Summary {
             release: release.or_else(|| facts.and_then(|app| app.release.clone())),
             what: describe_event(report),
             signal: fatal_signal(report).map(ToOwned::to_owned),
-            function: key_function(report),
+            function,
+            line: line.flatten(),
             signature: Signature::from_report(report),
             places: Signature::id_of_places(report),
             tags: report.run.as_ref().map(|run| run.tags.clone()).unwrap_or_default(),
@@ -82,7 +87,10 @@ impl Summary {
     /// Names are shortened, because C++ names can have thousands of characters.
     pub(crate) fn title(&self) -> String {
         match &self.function {
-            Some(function) => format!("{} in {}", self.what, short_function(function, MAX_FUNCTION)),
+            Some(function) => {
+                let line = self.line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
+                format!("{} in {}{line}", self.what, short_function(function, MAX_FUNCTION))
+            }
             None => self.what.clone(),
         }
     }
@@ -114,14 +122,15 @@ fn fatal_signal(report: &Report) -> Option<&'static str> {
 
 fn describe_event(report: &Report) -> String {
     let Some(crash) = &report.crash else { return "unknown (the report is truncated)".into() };
-    let mut what = if crash.has(CrashFlag::StackOverflow) {
-        "stack overflow".to_owned()
+    let explained = report.exceptions.is_empty().then(|| explain(report, &NoCode).kind);
+    let mut what = if let Some(kind) = explained.filter(|kind| kind.is_fault() || *kind == FaultKind::Abort) {
+        kind.words().to_owned()
     } else if let Some(exception) = report.exceptions.first() {
         let name = exception.type_name.clone().unwrap_or_else(|| exception.language.to_string());
         report.message_of(exception).map_or(name.clone(), |message| format!("{name}: {}", first_line(message)))
     } else if let Some(signal) = &crash.signal {
         let name = signal.name.map_or_else(|| format!("signal {}", signal.number), ToOwned::to_owned);
-        match signal.code_name {
+        match signal.code_name.filter(|_| explained == Some(FaultKind::Unknown)) {
             Some(code) => format!("{name} ({code})"),
             None => name,
         }
@@ -131,9 +140,6 @@ fn describe_event(report: &Report) -> String {
         // The name given by the app or a dump.
         crash.exception_type.clone().unwrap_or_else(|| crash.monitor.to_string())
     };
-    if let Some(address) = crash.address.filter(|_| report.exceptions.is_empty()) {
-        let _ = write!(what, " at {address}");
-    }
     // An exception's message was added above.
     let pure_virtual = || report.is_pure_virtual_call().then_some(PURE_VIRTUAL_CALL);
     let message = crash.message.as_deref().or_else(|| report.abort_message()).or_else(pure_virtual);
@@ -156,7 +162,9 @@ fn first_line(text: &str) -> &str {
 /// In a stripped program the app's function may have no name, and may belong to a runtime that is
 /// linked into the program: then the exception's own location (`file:line`), if known, takes its
 /// place, or else the image and offset.
-pub(crate) fn key_function(report: &Report) -> Option<String> {
+///
+/// Also returns the function's file and line.
+fn key_function(report: &Report) -> Option<(String, Option<String>)> {
     let exception = report.exceptions.first();
     let thrown = exception.map(|exception| &exception.frames).filter(|frames| !frames.is_empty());
     let frames = match thrown {
@@ -170,18 +178,24 @@ pub(crate) fn key_function(report: &Report) -> Option<String> {
     for frame in frames {
         for function in in_app.functions(frame) {
             match function.name {
-                Some(name) if function.in_app => return Some(name.to_owned()),
+                Some(name) if function.in_app => return Some((name.to_owned(), line_of(&function))),
                 Some(name) if !in_app.is_runtime(Some(name), function.file) => {
-                    other.get_or_insert(name);
+                    other.get_or_insert((name, line_of(&function)));
                 }
                 None if function.in_app && !function.is_inlined => {
                     let (module, offset) = (frame.module.as_deref()?, frame.module_offset?);
                     let file = module.rsplit('/').next().unwrap_or(module);
-                    return location.or_else(|| Some(format!("{file} + {offset}")));
+                    return Some((location.unwrap_or_else(|| format!("{file} + {offset}")), None));
                 }
                 _ => {}
             }
         }
     }
-    other.map(ToOwned::to_owned).or(location)
+    other.map(|(name, line)| (name.to_owned(), line)).or_else(|| Some((location?, None)))
+}
+
+/// Returns a function's file, without its folders, and line.
+fn line_of(function: &Function<'_>) -> Option<String> {
+    let file = function.file?.rsplit(['/', '\\']).next()?;
+    Some(format!("{file}:{}", function.line?))
 }

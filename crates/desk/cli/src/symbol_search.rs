@@ -39,6 +39,26 @@ pub(crate) struct SymbolArguments {
     no_debuginfod: bool,
 }
 
+/// The symbols of commands that list reports.
+#[derive(clap::Args)]
+pub(crate) struct ListSymbols {
+    /// File or folder with debug information, as for `coroner show`; repeatable
+    #[arg(long = "symbols", value_name = "PATH")]
+    paths: Vec<PathBuf>,
+}
+
+impl ListSymbols {
+    /// Creates a symbolizer; also returns whether symbols were named, with which all reports are
+    /// read. Otherwise it uses the images' own files without their lines, which take long.
+    pub(crate) fn symbolizer(self) -> Result<(Symbolizer, bool), Failure> {
+        if self.paths.is_empty() {
+            return Ok((Symbolizer::new(Options { debug_info: false, ..Options::default() }), false));
+        }
+        let named = SymbolArguments { paths: self.paths, cache: None, no_cache: false, no_debuginfod: true };
+        Ok((named.symbolizer()?, true))
+    }
+}
+
 impl SymbolArguments {
     /// Returns the options after checking that all named paths exist.
     pub(crate) fn search(&self) -> Result<SymbolSearch, Failure> {

@@ -8,13 +8,15 @@ use coroner_symbols::Symbolizer;
 use crate::failure::Failure;
 use crate::report_files::{self, Stamp};
 use crate::report_reader::{Texts, open_run};
-use crate::store_contents::{Contents, contents, summarize, symbolicate_stack};
+use crate::store_contents::{Contents, contents, summarize, summarize_with, symbolicate_stack};
 use crate::summary::{State, Summary};
 
 /// A store or a folder of reports that is checked repeatedly.
 pub(crate) struct Watch {
     path: PathBuf,
     texts: Texts,
+    /// Whether symbols were named, with which all reports are read.
+    is_named: bool,
     /// Files that were read, with their stamps.
     files: HashSet<(PathBuf, Option<Stamp>)>,
     /// Event ids that were shown.
@@ -22,8 +24,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(path: &Path, texts: Texts) -> Watch {
-        Watch { path: path.to_owned(), texts, files: HashSet::new(), shown: HashSet::new() }
+    pub(crate) fn new(path: &Path, texts: Texts, is_named: bool) -> Watch {
+        Watch { path: path.to_owned(), texts, is_named, files: HashSet::new(), shown: HashSet::new() }
     }
 
     /// Returns the new reports since the last call, oldest first.
@@ -37,7 +39,11 @@ impl Watch {
             if !self.files.insert((stored.listed(), stamp)) {
                 continue;
             }
-            match summarize(&stored, self.texts, Some(names)).1 {
+            let summary = match self.is_named {
+                true => summarize_with(&stored, self.texts, names),
+                false => summarize(&stored, self.texts, Some(names)).1,
+            };
+            match summary {
                 Ok(summary) => new.push(summary),
                 Err(_) if stamp.is_none() => {}
                 Err(failure) => failure.print(),

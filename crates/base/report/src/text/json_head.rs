@@ -7,7 +7,9 @@ use std::marker::PhantomData;
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::model::{Annotation, AppFacts, Crash, Exception, Header, Image, Report, RunFacts, Thread};
+use crate::model::{
+    Annotation, AppFacts, Code, Crash, Exception, Header, Image, Mapping, Report, RunFacts, StackMemory, Thread,
+};
 
 /// The parts of a report that are read.
 #[derive(Default, Deserialize)]
@@ -18,6 +20,9 @@ struct Head {
     exceptions: Vec<Exception>,
     threads: First<Thread>,
     images: First<Image>,
+    stack_memory: Vec<StackMemory>,
+    code: Vec<Code>,
+    mappings: Vec<Mapping>,
     annotations: Vec<Annotation>,
     run: Option<HeadRun>,
 }
@@ -87,7 +92,8 @@ impl<'de, T: Deserialize<'de> + Wanted> Deserialize<'de> for First<T> {
 impl Report {
     /// Reads from a report's JSON form only what a list of reports needs.
     ///
-    /// These are identity, crash, exceptions, the crashed thread, the program's image, annotations,
+    /// These are identity, crash, exceptions, the crashed thread with its memory, code and mappings,
+    /// the program's image, annotations,
     /// and from the run the app, release, environment, tags and fingerprint. It takes a fraction of
     /// the time of [`from_json`](Self::from_json).
     ///
@@ -116,6 +122,9 @@ impl Report {
             exceptions: head.exceptions,
             threads: head.threads.0.into_iter().collect(),
             images: head.images.0.into_iter().collect(),
+            stack_memory: head.stack_memory,
+            code: head.code,
+            mappings: head.mappings,
             annotations: head.annotations,
             run,
             ..Report::default()

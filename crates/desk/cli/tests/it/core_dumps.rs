@@ -433,3 +433,34 @@ fn each_mapped_program_is_one_image_even_without_its_headers() {
         assert_eq!(functions(&report) == STACK, is_kept, "{report:#}");
     }
 }
+
+#[test]
+fn lists_and_groups_use_the_named_symbols() {
+    let bench = Bench::new();
+    let folder = bench.folder.path();
+    let Some(core) = core_of_a_death(folder) else { return };
+    bench.write("died.core", &core);
+    std::fs::create_dir(bench.path("archive")).unwrap();
+    std::fs::rename(bench.path("cart"), bench.path("archive/cart")).unwrap();
+    let stripped = Command::new("objcopy").args(["--strip-all", "archive/cart", "cart"]).current_dir(folder).status();
+    assert!(stripped.unwrap().success());
+    assert!(bench.run(&["import", "died.core", "--output", "reports"]).status.success());
+    // Another program with a longer name.
+    let first = std::fs::read_dir(bench.path("reports")).unwrap().next().unwrap().unwrap().path();
+    let mut report: Value = serde_json::from_slice(&std::fs::read(&first).unwrap()).unwrap();
+    report["header"]["process_name"] = "cart-of-a-long-name".into();
+    report["header"]["event_id"] = "00000000000000000000000000004711".into();
+    bench.write("reports/another.json", report.to_string().as_bytes());
+
+    let text = |arguments: &[&str]| String::from_utf8(bench.run(arguments).stdout).unwrap();
+    let without = text(&["list", "reports"]);
+    assert!(!without.contains("total ("), "{without}");
+    let with = text(&["list", "reports", "--symbols", "archive"]);
+    let columns: Vec<_> = with.lines().map(|line| line.find("null pointer in total (cart.c:2)")).collect();
+    assert!(columns.len() == 2 && columns[0].is_some() && columns[0] == columns[1], "{with}");
+    let groups = text(&["group", "reports", "--symbols", "archive"]);
+    assert!(groups.contains("null pointer in total (cart.c:2)"), "{groups}");
+
+    assert!(!with.contains('\x1b') && !text(&["list", "reports", "--color", "never"]).contains('\x1b'));
+    assert!(text(&["--color=always", "list", "reports"]).contains('\x1b'));
+}
