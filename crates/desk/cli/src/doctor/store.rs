@@ -2,10 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::AsRawFd;
 use std::path::Path;
-
-use nix::errno::Errno;
 
 use super::{Finding, Grade};
 use crate::outboxes::{self, Outbox};
@@ -146,8 +143,15 @@ fn allocate(file: &File) -> nix::Result<()> {
 
 /// Checks whether record locks work, by which the next launch recognizes runs that have ended.
 fn locks(file: &File) -> Finding {
-    match coroner_process::files::take_lock(file.as_raw_fd()).map_err(|error| Errno::from_raw(error.0)) {
-        Ok(()) => Finding::works(LOCKS, "record locks work, which show whether a run has ended"),
+    let lock = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    match nix::fcntl::fcntl(file, nix::fcntl::FcntlArg::F_SETLK(&lock)) {
+        Ok(_) => Finding::works(LOCKS, "record locks work, which show whether a run has ended"),
         Err(error) => Finding::other(
             Grade::Fails,
             LOCKS,
