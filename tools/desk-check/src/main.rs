@@ -93,7 +93,6 @@ impl Row {
 /// The command under test, with its own folder.
 pub(crate) struct Desk {
     coroner: PathBuf,
-    library: PathBuf,
     folder: tempfile::TempDir,
     time: Duration,
     reports: u32,
@@ -116,7 +115,7 @@ impl Desk {
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.coroner);
         command.args(arguments).current_dir(self.folder.path());
-        command.env("HOME", self.folder.path()).env("CORONER_LIBRARY", &self.library);
+        command.env("HOME", self.folder.path());
         for variable in ["CORONER_STORE", "XDG_CACHE_HOME", "DEBUGINFOD_URLS", "COLUMNS", "SENTRY_DSN"] {
             command.env_remove(variable);
         }
@@ -167,12 +166,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Some(path) => path.canonicalize().with_context(|| format!("finding {}", path.display()))?,
         None => build(arguments.short)?,
     };
-    // The tests' library is in `deps`; a file beside the command may be from an earlier build.
-    let near = [coroner.with_file_name("deps/libcoroner_ffi.so"), coroner.with_file_name("libcoroner_ffi.so")];
-    let library = near
-        .into_iter()
-        .find(|path| path.exists())
-        .context("can't find libcoroner_ffi.so next to the command or in deps")?;
     let folder = tempfile::tempdir()?;
     let time = Duration::from_secs(arguments.seconds);
     let Arguments { change_core_pattern, short, .. } = *arguments;
@@ -180,7 +173,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let minidumps = arguments.minidumps.iter().map(absolute).collect::<anyhow::Result<_>>()?;
     let symbols = arguments.symbols.as_ref().map(absolute).transpose()?;
     let reports = if short { FEW_REPORTS } else { arguments.reports };
-    let desk = Desk { coroner, library, folder, time, reports, change_core_pattern, short, minidumps, symbols };
+    let desk = Desk { coroner, folder, time, reports, change_core_pattern, short, minidumps, symbols };
     let mut rows = Vec::new();
     for (name, examine) in PARTS {
         let is_long = arguments.short && LONG.contains(&name);
@@ -204,7 +197,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the command and the library: optimized, or as for the tests.
+/// Builds the command: optimized, or as for the tests.
 fn build(is_short: bool) -> anyhow::Result<PathBuf> {
     if is_short {
         tools::build_workspace()?;
@@ -212,7 +205,7 @@ fn build(is_short: bool) -> anyhow::Result<PathBuf> {
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["build", "--quiet", "--release", "-p", "coroner-cli", "-p", "coroner-ffi"])
+        .args(["build", "--quiet", "--release", "-p", "coroner-cli"])
         .current_dir(tools::workspace_root())
         .status()
         .context("running cargo")?;

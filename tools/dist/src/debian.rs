@@ -1,8 +1,8 @@
 //! Builds the command's Debian package and its SBOM.
 //!
 //! The SBOM is `coroner-VERSION.cdx.json` (CycloneDX, by cargo-cyclonedx). The package contains the
-//! command, the library that `coroner run` preloads, manual pages and completions; `dpkg-shlibdeps`
-//! finds its dependencies. To test it, it is unpacked, and a program is run and crashed with the
+//! command, the shared library, manual pages and completions; `dpkg-shlibdeps` finds its
+//! dependencies. To test it, it is unpacked, and a program is run and crashed with the
 //! unpacked files.
 
 use std::fs;

@@ -92,6 +92,10 @@ impl Locator {
         self.taken.insert(image_path, file);
     }
 
+    pub(crate) fn release_files(&mut self) {
+        self.taken.clear();
+    }
+
     pub(crate) fn find(&mut self, key: &ImageKey) -> Found {
         let mut found = Found::default();
         let mut seen = HashSet::new();

@@ -172,6 +172,13 @@ impl Symbolizer {
         self.locator.take_file(image_path.into(), file.into());
     }
 
+    /// Looks up no more images in the files of [`take_file`](Self::take_file).
+    ///
+    /// Files that are in use stay open.
+    pub fn release_files(&mut self) {
+        self.locator.release_files();
+    }
+
     /// Searches the folders of [`Options::search`] now, unless that was done already. `reading` is
     /// called with each file that is opened, which excludes those in [`Options::index_cache`].
     pub fn search(&mut self, reading: &mut dyn FnMut(&Path)) {

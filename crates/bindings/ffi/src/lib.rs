@@ -32,8 +32,6 @@ pub mod exception;
 pub mod hang;
 pub mod hooks;
 pub mod install;
-#[cfg(target_os = "linux")]
-mod preload;
 pub mod scope;
 mod sized;
 pub mod status;

@@ -166,6 +166,11 @@ pub(crate) fn current(memory: &mut impl Memory) -> Option<Current> {
     }
     // `caughtExceptions` is its first field.
     let header = memory.read_u64(globals as u64).ok()?;
+    caught(memory, header)
+}
+
+/// Returns the exception with that header, the first of `caughtExceptions`; `None` for 0.
+pub(crate) fn caught(memory: &mut impl Memory, header: u64) -> Option<Current> {
     if header == 0 {
         return None;
     }

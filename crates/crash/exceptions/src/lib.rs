@@ -33,6 +33,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 mod itanium;
 #[cfg(target_vendor = "apple")]
 mod objective_c;
+pub mod other_process;
 mod terminate;
 // Without a definition of `__cxa_throw` no throw is intercepted; the records of throws are then
 // empty.

@@ -367,19 +367,8 @@ impl Described {
     /// Fills in the message.
     fn say(&mut self, memory: &mut LiveReader, object: u64, type_info: u64, timeout_ms: u32) {
         let name: &[u8] = self.kind.get(..self.kind_length).unwrap_or_default();
-        if let Some(value) = integer(name, memory, object) {
-            self.message_length = put_decimal(&mut self.message, value);
-        } else if matches!(name, b"PKc" | b"Pc") {
-            if let Ok(text) = memory.read_u64(object) {
-                self.message_length = itanium::copy_text(memory, text, &mut self.message);
-            }
-        } else if let Some((text, length)) = string(name, memory, object) {
-            let length = (length as usize).min(MESSAGE);
-            if let Some(into) = self.message.get_mut(..length)
-                && memory.read(text, into).is_ok()
-            {
-                self.message_length = length;
-            }
+        if let Some(length) = put_value(name, memory, object, &mut self.message) {
+            self.message_length = length;
         } else {
             // Programs ported from other languages throw pointers to exceptions.
             let (object, type_info) = match itanium::pointee(memory, type_info) {
@@ -395,9 +384,24 @@ impl Described {
     }
 }
 
+/// Writes the value of a thrown number or text, by the mangled name of its type; returns the length
+/// in bytes. `None` for another type.
+pub(crate) fn put_value(name: &[u8], memory: &mut impl Memory, object: u64, into: &mut [u8]) -> Option<usize> {
+    if let Some(value) = integer(name, memory, object) {
+        return Some(put_decimal(into, value));
+    }
+    if matches!(name, b"PKc" | b"Pc") {
+        return Some(memory.read_u64(object).map_or(0, |text| itanium::copy_text(memory, text, into)));
+    }
+    let (text, length) = string(name, memory, object)?;
+    let length = (length as usize).min(into.len());
+    let is_read = into.get_mut(..length).is_some_and(|into| memory.read(text, into).is_ok());
+    Some(if is_read { length } else { 0 })
+}
+
 /// Returns the value of a thrown integer, by the mangled name of its type (ABI 5.1.5, builtin
 /// types).
-fn integer(name: &[u8], memory: &mut LiveReader, object: u64) -> Option<i128> {
+fn integer(name: &[u8], memory: &mut impl Memory, object: u64) -> Option<i128> {
     let mut bytes = [0_u8; 8];
     let mut load = |size: usize| {
         memory.read(object, bytes.get_mut(..size)?).ok()?;
@@ -439,7 +443,7 @@ fn put_decimal(into: &mut [u8], value: i128) -> usize {
 }
 
 /// Returns the text of a thrown `std::string` and its length, by the layouts of the runtimes.
-fn string(name: &[u8], memory: &mut LiveReader, object: u64) -> Option<(u64, u64)> {
+fn string(name: &[u8], memory: &mut impl Memory, object: u64) -> Option<(u64, u64)> {
     match name {
         // libstdc++ since 5: {text, length, …}.
         b"NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE" => memory.read_pair(object).ok(),

@@ -95,11 +95,11 @@ enum Command {
     #[command(after_help = "Examples:
   coroner run -- ./paint picture.png
   coroner run --symbols build/symbols -- python3 script.py
-  CORONER_LIBRARY=/opt/coroner/lib/libcoroner_ffi.so coroner run -- paint
+  coroner run --only paint -- ./start-everything.sh
 
-The program runs unmodified, with libcoroner_ffi.so preloaded (LD_PRELOAD). The library is taken from CORONER_LIBRARY, from this command's \
-directory or from ../lib. Child processes are covered as well. If the program crashes, the explained report is printed to standard error and stored. \
-Statically linked and set-user-ID programs can't be preloaded.
+The program runs unmodified under a tracer (ptrace), as do the processes that it starts, also as daemons. If one of them crashes, the explained report \
+is printed to standard error and stored. Traced programs can't be debugged; gdb, strace and programs with LeakSanitizer aren't traced. Without the right \
+to trace, the program runs all the same, after a warning.
 
 Exit status: the program's own, or its fatal signal; 125 this command failed, 126 the program can't be run, 127 program not found.")]
     Run {

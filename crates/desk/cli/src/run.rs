@@ -1,23 +1,23 @@
-//! `coroner run`: runs a program with the shared library preloaded, and reports its crashes.
+//! `coroner run`: runs a program under a tracer, and reports its crashes.
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
+use std::sync::mpsc::Receiver;
 
 use anstyle::{AnsiColor, Style};
-use coroner::{Report, Store};
-use coroner_inspect::preload::{LIBRARY_VARIABLE, NotPreloadable, PreloadError, end_by_signal, run_preloaded};
-use coroner_report::model::CrashFlag;
+use coroner::{Report, hide_secrets};
+use coroner_formats::dump::Noted;
+use coroner_inspect::tracer::{Front, RunError, TraceOptions, TracedCrash, TracerMessage, end_by_signal, fork_tracer};
 use coroner_symbols::Symbolizer;
 
 use crate::failure::{Context, Failure};
-use crate::report_reader::Texts;
 use crate::store_location::REPORTS;
 use crate::summary::{State, Summary};
 use crate::symbol_search::SymbolArguments;
-use crate::{progress, report_files, report_reader, show, store_location};
+use crate::{report_files, show, store_location};
 
 /// Exit status as in `env` and `timeout`: own failure, program can't be run, program not found.
 const FAILED: u8 = 125;
@@ -32,131 +32,112 @@ pub(crate) struct RunArguments {
     /// Program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
+    /// Report only this program, a name or a path, and not others in the same process tree
+    #[arg(long, value_name = "PROGRAM")]
+    only: Option<OsString>,
+    /// Don't trace child processes
+    #[arg(long)]
+    no_follow: bool,
     #[command(flatten)]
     symbols: SymbolArguments,
 }
 
 /// Runs the program to its end, shows and keeps its crash reports, and exits like the program.
 pub(crate) fn run(arguments: &RunArguments, store: Option<&Path>) -> ExitCode {
-    let stores = match temporary_folder() {
-        Ok(stores) => stores,
-        Err(failure) => {
-            failure.print();
-            return FAILED.into();
-        }
-    };
     let Some((program, rest)) = arguments.command.split_first() else { return NOT_FOUND.into() };
-    match run_preloaded(program, rest, stores.path()) {
-        Ok((pid, status)) => {
-            if let Err(failure) = report_crashes(arguments, stores.path(), store, pid, status) {
-                failure.print();
-            }
-            // Remove the folder now: a process that ends by a signal runs no destructors.
-            drop(stores);
+    let options = TraceOptions { only: arguments.only.clone(), no_follow: arguments.no_follow };
+    let tracer = fork_tracer(&options, |messages| Reporter::new(arguments, store).handle(messages));
+    let mut front = tracer.unwrap_or_else(|error| {
+        warn(&format!("can't start the tracer, so crashes are not reported: {error}"));
+        Front::untraced()
+    });
+    match front.run(program, rest) {
+        Ok(status) => {
+            front.finish();
             exit_like(status)
         }
         Err(error) => {
             let code = exit_code(&error);
-            with_advice(error).print();
+            Failure::from(error).print();
             code.into()
         }
     }
 }
 
-fn exit_code(error: &PreloadError) -> u8 {
+fn exit_code(error: &RunError) -> u8 {
     match error {
-        PreloadError::NotFound(_) => NOT_FOUND,
-        PreloadError::Folder(_)
-        | PreloadError::NotExecutable(_)
-        | PreloadError::NotPreloadable { .. }
-        | PreloadError::Interpreter(_)
-        | PreloadError::Start { .. } => NOT_RUN,
-        _ => FAILED,
+        RunError::NotFound(_) | RunError::NoInterpreter(_) => NOT_FOUND,
+        RunError::Wait(_) => FAILED,
+        _ => NOT_RUN,
     }
 }
 
-fn with_advice(error: PreloadError) -> Failure {
-    let advice = match &error {
-        PreloadError::NotPreloadable { why: NotPreloadable::Static, .. } => {
-            "link Coroner into the program (`coroner::install` or libcoroner_ffi.a), or import its core dumps with `coroner import`".to_owned()
+fn warn(text: &str) {
+    let yellow = Style::new().fg_color(Some(AnsiColor::Yellow.into()));
+    let _ = writeln!(anstream::stderr(), "{yellow}warning{yellow:#}: {text}");
+}
+
+/// Handles crashes in the tracer's process.
+struct Reporter<'a> {
+    arguments: &'a RunArguments,
+    store: Option<&'a Path>,
+    symbolizer: Option<Symbolizer>,
+    shown: usize,
+}
+
+impl<'a> Reporter<'a> {
+    fn new(arguments: &'a RunArguments, store: Option<&'a Path>) -> Self {
+        Reporter { arguments, store, symbolizer: None, shown: 0 }
+    }
+
+    /// Handles messages until the program has exited and nothing is traced any more.
+    fn handle(mut self, messages: Receiver<TracerMessage>) {
+        for message in messages {
+            match message {
+                TracerMessage::Warning(text) => warn(&text),
+                TracerMessage::Crash(crash) => {
+                    // If standard error is closed, the report is kept all the same.
+                    if let Err(failure) = self.report(*crash)
+                        && !failure.is_closed_pipe()
+                    {
+                        failure.print();
+                    }
+                }
+                TracerMessage::ProgramEnded(end) => end.let_front_exit(),
+            }
         }
-        PreloadError::NoLibrary(_) => format!(
-            "take the library from Coroner's archives or build it (`cargo build -p coroner-ffi`), and set {LIBRARY_VARIABLE}=PATH"
-        ),
-        _ => return error.into(),
-    };
-    Failure::from(error).advice(advice)
-}
+    }
 
-/// Creates the folder for the program's reports while it runs.
-///
-/// A container's root is often read-only, including `/tmp`, but `/dev/shm` is not.
-fn temporary_folder() -> Result<tempfile::TempDir, Failure> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("coroner-run-");
-    let made = builder.tempdir().or_else(|error| builder.tempdir_in("/dev/shm").map_err(|_| error));
-    let doing = || format!("can't create a folder for reports in {}", quoted(&std::env::temp_dir()));
-    made.context(doing()).map_err(|failure| failure.advice("name a writable folder with TMPDIR=FOLDER"))
-}
-
-/// Shows the reports of the program and its children, and keeps them in the store.
-fn report_crashes(
-    arguments: &RunArguments,
-    stores: &Path,
-    store: Option<&Path>,
-    pid: u32,
-    status: ExitStatus,
-) -> Result<(), Failure> {
-    let mut reports = read_reports(stores)?;
-    let is_crash = status.signal().is_some_and(|signal| coroner::SignalSet::CRASHES.contains(signal));
-    if is_crash && !reports.iter().any(|report| report.header.pid == pid) {
-        let own = stores.join(pid.to_string());
-        let has_run = || Store::open_existing(&own).is_ok_and(|store| store.list().is_ok_and(|runs| !runs.is_empty()));
-        let why = match own.is_dir() {
-            true if has_run() => "the program replaced Coroner's signal handlers",
-            true => "Coroner could not be installed in the program",
-            false => "the library was not loaded into the program",
+    /// Makes, keeps and shows the report of a crash.
+    fn report(&mut self, crash: TracedCrash) -> Result<(), Failure> {
+        let symbolizer = match &mut self.symbolizer {
+            Some(symbolizer) => symbolizer,
+            none => none.insert(self.arguments.symbols.symbolizer()?),
         };
-        let yellow = Style::new().fg_color(Some(AnsiColor::Yellow.into()));
-        let _ = writeln!(
-            anstream::stderr(),
-            "{yellow}warning{yellow:#}: the program crashed without a report: {why}\n  \
-             run it with `ulimit -c unlimited` and open the core dump with `coroner show`"
-        );
-    }
-    // The program's own crash comes first.
-    reports.sort_by_key(|report| (report.header.pid != pid, report.crash.as_ref().map(|crash| crash.time)));
-    let folder = store.map(|store| store.join(REPORTS));
-    // All reports are kept before the first is symbolized, which may take long, and before output
-    // may fail.
-    let kept: Vec<Kept> = reports.iter().map(|report| keep(report, folder.as_deref())).collect();
-    let shown = show_all(&mut reports, &kept, arguments, pid);
-    // If the output was closed, stop without an error.
-    shown.or_else(|failure| if failure.is_closed_pipe() { Ok(()) } else { Err(failure) })
-}
-
-fn show_all(reports: &mut [Report], kept: &[Kept], arguments: &RunArguments, pid: u32) -> Result<(), Failure> {
-    let mut symbolizer = if reports.is_empty() { return Ok(()) } else { arguments.symbols.symbolizer()? };
-    let bold = Style::new().bold();
-    let green = Style::new().fg_color(Some(AnsiColor::Green.into())).bold();
-    let mut out = anstream::stderr();
-    for (index, (report, kept)) in reports.iter_mut().zip(kept).enumerate() {
-        symbolicate(report, &mut symbolizer);
-        if let Some(folder) = &kept.folder {
-            // Replace it with one that has names. If that fails, the first one remains.
-            let _ = report_files::keep(report, folder);
-        }
-        if report.header.pid != pid {
-            let name = &report.header.process_name;
-            writeln!(out, "{bold}Child process {} ({name}) crashed:{bold:#}", report.header.pid)?;
-        }
-        if index < MAX_SHOWN {
-            let code = coroner_explain::ImageFiles::for_report(report, &mut symbolizer);
-            let explanation = coroner_explain::explain(report, &code);
+        let mut report = crash.snapshot.report(symbolizer);
+        let mut noted = Noted::default();
+        noted.executable = crash.executable;
+        noted.kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|text| text.trim().to_owned());
+        noted.apply(&mut report);
+        report.scrub(&hide_secrets);
+        let folder = self.store.map(|store| store.join(REPORTS));
+        let kept = keep(&report, folder.as_deref());
+        let bold = Style::new().bold();
+        let green = Style::new().fg_color(Some(AnsiColor::Green.into())).bold();
+        let mut out = anstream::stderr();
+        let (pid, name) = (report.header.pid, &report.header.process_name);
+        if self.shown < MAX_SHOWN {
+            self.shown += 1;
+            if !crash.is_program {
+                writeln!(out, "{bold}Child process {pid} ({name}) crashed:{bold:#}")?;
+            }
+            let code = coroner_explain::ImageFiles::for_report(&report, symbolizer);
+            let explanation = coroner_explain::explain(&report, &code);
             let threads = coroner_report::text::ThreadFilter::Crashed;
-            show::print(report, Some(&explanation), threads, show::Layout::for_terminal(), &mut out)?;
+            show::print(&report, Some(&explanation), threads, show::Layout::for_terminal(), &mut out)?;
         } else {
-            writeln!(out, "  {}", Summary::new(report, Path::new(""), State::Stored).title())?;
+            let title = Summary::new(&report, Path::new(""), State::Stored).title();
+            writeln!(out, "{bold}Process {pid} ({name}) crashed:{bold:#} {title}")?;
         }
         kept.failures.iter().for_each(Failure::print);
         let id = report.header.event_id.to_string();
@@ -168,8 +149,8 @@ fn show_all(reports: &mut [Report], kept: &[Kept], arguments: &RunArguments, pid
             Some(folder) => writeln!(out, "{green}Stored{green:#} in {} instead", quoted(folder))?,
             None => {}
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// The result of keeping a report.
@@ -199,26 +180,15 @@ fn keep(report: &Report, folder: Option<&Path>) -> Kept {
     }
 }
 
-/// Returns all fatal reports in the processes' stores.
-fn read_reports(stores: &Path) -> Result<Vec<Report>, Failure> {
-    let mut reports = Vec::new();
-    for entry in std::fs::read_dir(stores).context(format!("can't list `{}`", stores.display()))? {
-        let path = entry?.path();
-        let Ok(store) = Store::open_existing(&path) else { continue };
-        for run in store.list()? {
-            // A process that is still running has a run without a report.
-            reports.extend(report_reader::open_run(&run.path, Texts::Scrubbed, None).unwrap_or_default());
-        }
-    }
-    let is_death = |report: &Report| report.crash.as_ref().is_none_or(|crash| !crash.has(CrashFlag::NotFatal));
-    reports.retain(is_death);
-    Ok(reports)
-}
-
-fn symbolicate(report: &mut Report, symbolizer: &mut Symbolizer) {
-    let progress = progress::spinner("looking up function names");
-    symbolizer.symbolicate_report(report);
-    progress.finish_and_clear();
+/// Creates a folder for reports.
+///
+/// A container's root is often read-only, including `/tmp`, but `/dev/shm` is not.
+fn temporary_folder() -> Result<tempfile::TempDir, Failure> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("coroner-run-");
+    let made = builder.tempdir().or_else(|error| builder.tempdir_in("/dev/shm").map_err(|_| error));
+    let doing = || format!("can't create a folder for reports in {}", quoted(&std::env::temp_dir()));
+    made.context(doing()).map_err(|failure| failure.advice("name a writable folder with TMPDIR=FOLDER"))
 }
 
 /// Exits with the program's exit status, or by the signal that killed it.

@@ -1,7 +1,7 @@
 //! Reports of processes from outside (Linux; empty on other systems).
 //!
 //! - [`read_process`] reads a running process; [`write_minidump`] writes its minidump.
-//! - [`preload`] runs a program with Coroner's shared library preloaded.
+//! - [`tracer`] runs a program and reports its crashes and those of its children.
 //! - [`core_pattern`] is the kernel's handler of core dumps.
 //!
 //! ```no_run
@@ -24,7 +24,11 @@ mod live_process;
 #[cfg(target_os = "linux")]
 mod minidump;
 #[cfg(target_os = "linux")]
-pub mod preload;
+mod ptrace_requests;
+#[cfg(target_os = "linux")]
+pub mod tracer;
+#[cfg(target_os = "linux")]
+mod wait_status;
 
 #[cfg(target_os = "linux")]
 pub use live_process::{ProcessError, read_process};

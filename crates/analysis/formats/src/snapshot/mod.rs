@@ -6,6 +6,7 @@
 //! memory in a [`SavedMemory`], and calls [`walk_threads`] to add the frames.
 
 pub mod elf_images;
+pub mod target;
 pub mod user_regs;
 
 use coroner_process::futex_wait;

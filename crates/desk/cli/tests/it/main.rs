@@ -24,6 +24,8 @@ mod swift;
 mod symbolicate;
 #[cfg(target_os = "linux")]
 mod terminal;
+#[cfg(target_os = "linux")]
+mod traced_programs;
 
 use std::path::Path;
 use std::process::Command;

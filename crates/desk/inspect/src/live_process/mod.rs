@@ -5,37 +5,28 @@
 //!
 //! Sources: ptrace(2) (`PTRACE_SEIZE`, `PTRACE_INTERRUPT`, "Group-stop"), proc(5).
 
+mod last_words;
 mod original_file;
-mod threads;
+pub(crate) mod threads;
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, SystemTime};
 
-use coroner_process::memory::{Memory, Unreadable};
+use coroner_formats::content_id;
+use coroner_formats::snapshot::SavedMemory;
+use coroner_formats::snapshot::elf_images::{self, images};
+use coroner_formats::snapshot::target::{LastWords, Snapshot, Target, is_file, mapped_files};
 use coroner_process::registers::Arch;
 use coroner_report::Report;
-use coroner_report::model::{Address, Crash, CrashFlag, Header, Id, Problem, Thread, Timestamp, system_call_name};
-use coroner_report::wire::{CaptureMethod, FORMAT_VERSION, Monitor, Os, ThreadState};
+use coroner_report::model::{Address, Crash, CrashFlag, Header, Id, Image, Mapping, Problem, Thread, Timestamp};
+use coroner_report::wire::{FORMAT_VERSION, Monitor, Os};
 use coroner_symbols::Symbolizer;
-use coroner_unwind::AddressRange;
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::{SysconfVar, sysconf};
+use nix::unistd::{Pid, SysconfVar, sysconf};
 
-use coroner_formats::MAX_IMAGES;
-use coroner_formats::content_id;
-use coroner_formats::snapshot::elf_images::{self, MappedFile, images};
-use coroner_formats::snapshot::{SavedMemory, futex, kept_stacks, walk_threads};
-use threads::{Stopped, StoppedThread};
-
-/// Bytes below the stack pointer that a function may use without moving it (System V ABI, x86_64).
-const RED_ZONE: u64 = 128;
-/// Maximum bytes of one stack, and of all stacks together.
-const MAX_STACK: u64 = 1 << 20;
-const MAX_STACKS: u64 = 1 << 29;
-/// Bytes to read at an image's start, for its headers and build ID.
-const HEADERS: u64 = 8192;
+use threads::{Traced, detach, stop_threads};
 
 /// The reason a process can't be read.
 #[derive(Debug, thiserror::Error)]
@@ -79,99 +70,190 @@ pub enum ProcessError {
 /// # Errors
 /// [`ProcessError`] if no such process exists, or this process may not trace it.
 pub fn read_process(pid: u32, symbolizer: &mut Symbolizer) -> Result<Report, ProcessError> {
-    let system = |what| move |source| ProcessError::System { pid, what, source };
     if pid == std::process::id() {
         return Err(ProcessError::Denied { pid, why: ": it is this process".to_owned() });
     }
-    let mut stopped = Stopped::stop(pid)?;
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).map_err(system("the memory map"))?;
-    let auxiliary = std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
-    let memory = File::open(format!("/proc/{pid}/mem")).map_err(system("the memory"))?;
-    let mapped = maps.lines().filter_map(Mapping::parse).collect::<Vec<_>>();
-    let read = |(start, end): (u64, u64)| read(&memory, start, end);
-    let stacks = pieces_of_stacks(&stopped.threads, &mapped).into_iter().map(read).collect::<Vec<_>>();
-    let headers = headers(&mapped, &auxiliary).into_iter().map(read).collect::<Vec<_>>();
-    // Locks record their owners by thread ids of the process's own namespace, which differ from its
-    // ids here.
-    let has_numbers = !is_in_inner_namespace(pid);
-    for thread in stopped.threads.iter_mut().filter(|_| has_numbers) {
-        let registers = thread.registers.as_ref();
-        thread.futex = registers.and_then(|registers| futex(registers, thread.system_call, ProcessMemory(&memory)));
+    let id = Pid::from_raw(i32::try_from(pid).map_err(|_| ProcessError::NoProcess { pid })?);
+    let (mut threads, problems) = stop_threads(id, Traced::No)?;
+    let crash = Crash {
+        time: Timestamp::from(SystemTime::now()),
+        monitor: Monitor::USER,
+        tid: pid.into(),
+        flags: vec![CrashFlag::NotFatal],
+        exception_type: Some("dump of a running process".to_owned()),
+        ..Crash::default()
+    };
+    let described = threads.iter_mut().map(|stopped| std::mem::take(&mut stopped.thread)).collect::<Vec<_>>();
+    for (stopped, thread) in threads.iter_mut().zip(&described) {
+        stopped.thread.tid = thread.tid;
     }
-    let (threads, problems) = stopped.release();
-
-    let all = || stacks.iter().chain(&headers).map(|(start, bytes)| (*start, &bytes[..]));
-    let saved = SavedMemory::new(all().collect());
-    let files = files(&mapped);
-    let mut report = report(pid, threads, &saved);
-    report.images = images(&files, &auxiliary, &saved);
-    report.problems = problems;
-    for image in &report.images {
-        let mapping = mapped.iter().find(|mapping| mapping.start == image.load_address.0 && mapping.path == image.path);
-        if let Some(file) = mapping.and_then(|mapping| original_file::find_path(pid, mapping)) {
-            symbolizer.take_file(&image.path, file);
-        }
-    }
-    let places = mapped.iter();
-    let places = places.map(|mapping| (AddressRange { start: mapping.start, end: mapping.end }, mapping.is_code));
-    walk_threads(&mut report, &saved, places, symbolizer);
-    report.complete = report.problems.is_empty();
-    symbolizer.symbolicate_report(&mut report);
-    Ok(report)
+    let files = ProcessFiles::open(id);
+    let snapshot =
+        files.and_then(|files| Ok(Snapshot::take(&LinuxProcess::new(id, files, described, problems, crash)?)));
+    detach(&threads);
+    Ok(snapshot?.report(symbolizer))
 }
 
-fn report(pid: u32, threads: Vec<StoppedThread>, memory: &SavedMemory<'_>) -> Report {
-    let (os, arch) = (Os::LINUX, Arch::NATIVE);
-    let time = Timestamp::from(SystemTime::now());
-    let name = threads.first().map(|thread| thread.name.clone()).unwrap_or_default();
-    let process_name = std::fs::read_link(format!("/proc/{pid}/exe"))
-        .ok()
-        .and_then(|path| Some(path.file_name()?.to_string_lossy().trim_end_matches(" (deleted)").to_owned()))
-        .unwrap_or(name);
-    let stacks = threads.iter().filter_map(|thread| Some((thread.tid, thread.registers.as_ref()?.sp()?)));
-    let stack_memory = kept_stacks(stacks, memory);
-    let as_reported = |thread: StoppedThread| {
-        let syscall = thread.system_call;
-        Thread {
-            tid: thread.tid.into(),
-            name: Some(thread.name).filter(|name| !name.is_empty()),
-            crashed: thread.tid == pid,
-            main: thread.tid == pid,
-            state: state(thread.state),
-            syscall,
-            futex: thread.futex,
-            syscall_name: syscall.and_then(|call| system_call_name(os, arch, call)),
-            captured_by: thread.registers.is_some().then_some(CaptureMethod::PTRACE),
-            not_captured: thread.not_captured,
-            registers: thread.registers,
-            ..Thread::default()
+/// A process's memory and memory map, opened while that was allowed.
+///
+/// Both stay readable when the process drops its privileges.
+#[derive(Debug)]
+pub(crate) struct ProcessFiles {
+    memory: File,
+    maps: File,
+}
+
+impl ProcessFiles {
+    /// Opens the files of a process.
+    pub(crate) fn open(pid: Pid) -> Result<ProcessFiles, ProcessError> {
+        let open = |name: &str, what| {
+            let path = format!("/proc/{pid}/{name}");
+            File::open(path).map_err(|source| ProcessError::System { pid: pid.as_raw() as u32, what, source })
+        };
+        Ok(ProcessFiles { memory: open("mem", "the memory")?, maps: open("maps", "the memory map")? })
+    }
+
+    /// Reads memory; returns the number of bytes read.
+    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        let mut length = 0;
+        while let Some(rest) = into.get_mut(length..).filter(|rest| !rest.is_empty()) {
+            match self.memory.read_at(rest, address.saturating_add(length as u64)) {
+                Ok(0) | Err(_) => break,
+                Ok(count) => length += count,
+            }
         }
-    };
-    Report {
-        header: Header {
+        length
+    }
+
+    fn mappings(&self) -> io::Result<Vec<MappedRange>> {
+        use std::io::{Read, Seek};
+        let mut maps = &self.maps;
+        let mut text = String::new();
+        maps.rewind()?;
+        maps.read_to_string(&mut text)?;
+        Ok(text.lines().filter_map(MappedRange::parse).collect())
+    }
+}
+
+/// A stopped process.
+pub(crate) struct LinuxProcess {
+    pid: Pid,
+    files: ProcessFiles,
+    threads: Vec<Thread>,
+    problems: Vec<Problem>,
+    mapped: Vec<MappedRange>,
+    auxiliary: Vec<u8>,
+    crash: Crash,
+}
+
+impl LinuxProcess {
+    /// Reads the memory map. The first thread is the one that the report is about.
+    pub(crate) fn new(
+        pid: Pid,
+        files: ProcessFiles,
+        mut threads: Vec<Thread>,
+        problems: Vec<Problem>,
+        crash: Crash,
+    ) -> Result<LinuxProcess, ProcessError> {
+        let system = |source| ProcessError::System { pid: pid.as_raw() as u32, what: "the memory map", source };
+        let mapped = files.mappings().map_err(system)?;
+        let auxiliary = std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+        if let Some(first) = threads.first_mut() {
+            first.crashed = true;
+        }
+        Ok(LinuxProcess { pid, files, threads, problems, mapped, auxiliary, crash })
+    }
+
+    fn number(&self) -> u32 {
+        self.pid.as_raw() as u32
+    }
+}
+
+impl Target for LinuxProcess {
+    fn header(&self) -> Header {
+        let pid = self.number();
+        let main = self.threads.iter().find(|thread| thread.main).and_then(|thread| thread.name.clone());
+        let name = executable(self.pid).and_then(|path| Some(path.rsplit('/').next()?.to_owned()));
+        Header {
             format_version: FORMAT_VERSION,
-            event_id: event_id(pid, time),
+            event_id: event_id(pid, self.crash.time),
             pid,
             ppid: status_number(pid, "PPid:").unwrap_or_default(),
-            process_name,
-            arch: Some(arch),
-            os,
+            process_name: name.or(main).unwrap_or_default(),
+            arch: Some(Arch::NATIVE),
+            os: Os::LINUX,
             page_size: 4096,
             process_start: process_start(pid).unwrap_or_default(),
             ..Header::default()
-        },
-        crash: Some(Crash {
-            time,
-            monitor: Monitor::USER,
-            tid: pid.into(),
-            flags: vec![CrashFlag::NotFatal],
-            exception_type: Some("dump of a running process".to_owned()),
-            ..Crash::default()
-        }),
-        threads: threads.into_iter().map(as_reported).collect(),
-        stack_memory,
-        ..Report::default()
+        }
     }
+
+    fn threads(&self) -> Vec<Thread> {
+        self.threads.clone()
+    }
+
+    fn mappings(&self) -> Vec<Mapping> {
+        self.mapped.iter().map(|range| range.mapping.clone()).collect()
+    }
+
+    /// Returns the starts of files that are mapped from their first byte, and of the vdso.
+    fn image_starts(&self) -> Vec<u64> {
+        let vdso = elf_images::auxiliary(&self.auxiliary, elf_images::AT_SYSINFO_EHDR);
+        let is_image = |range: &&MappedRange| {
+            let mapping = &range.mapping;
+            let is_file = mapping.name.as_deref().is_some_and(is_file);
+            is_file && mapping.file_offset == Some(0) || Some(mapping.start.0) == vdso
+        };
+        let starts = self.mapped.iter().filter(is_image).map(|range| range.mapping.start.0);
+        starts.take(coroner_formats::MAX_IMAGES).collect()
+    }
+
+    fn images(&self, memory: &SavedMemory<'_>) -> Vec<Image> {
+        let mut images = images(&mapped_files(&self.mappings()), &self.auxiliary, memory);
+        // Without the auxiliary vector: the program is mapped first.
+        if self.auxiliary.is_empty()
+            && let Some(first) = images.first_mut()
+        {
+            first.is_main = true;
+        }
+        images
+    }
+
+    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        self.files.read(address, into)
+    }
+
+    fn reason(&self) -> Crash {
+        self.crash.clone()
+    }
+
+    fn last_words(&self, images: &[Image]) -> LastWords {
+        last_words::read(self, images)
+    }
+
+    fn file(&self, image: &Image) -> Option<File> {
+        let is_it =
+            |range: &&MappedRange| range.mapping.start == image.load_address && range.path() == Some(&image.path);
+        let mapping = self.mapped.iter().find(is_it)?;
+        File::open(original_file::find_path(self.number(), mapping)?).ok()
+    }
+
+    /// Locks record their owners by thread ids of the process's own namespace, which differ from
+    /// its ids here.
+    fn has_lock_owners(&self) -> bool {
+        !is_in_inner_namespace(self.number())
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        self.problems.clone()
+    }
+}
+
+/// Returns the path of a process's program.
+pub(crate) fn executable(pid: Pid) -> Option<String> {
+    let path = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let path = path.to_string_lossy();
+    Some(path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned())
 }
 
 /// A different id for each dump.
@@ -180,30 +262,17 @@ fn event_id(pid: u32, time: Timestamp) -> Id {
     content_id([&boot[..], &pid.to_le_bytes(), &time.0.to_le_bytes()])
 }
 
-/// Converts the state letter of `/proc/PID/task/TID/stat`.
-fn state(letter: char) -> Option<ThreadState> {
-    match letter {
-        'R' => Some(ThreadState::RUNNING),
-        'S' => Some(ThreadState::BLOCKED),
-        'D' => Some(ThreadState::UNINTERRUPTIBLE),
-        'T' | 't' => Some(ThreadState::STOPPED),
-        'I' => Some(ThreadState::IDLE),
-        'Z' | 'X' => Some(ThreadState::ENDED),
-        _ => None,
-    }
-}
-
 /// Whether the process is in a nested pid namespace.
 ///
 /// It has an id in each (`NSpid` of proc_pid_status(5)).
-fn is_in_inner_namespace(pid: u32) -> bool {
+pub(crate) fn is_in_inner_namespace(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     numbers.is_some_and(|numbers| numbers.split_whitespace().count() > 1)
 }
 
 /// Returns a number from `/proc/PID/status`.
-fn status_number(pid: u32, field: &str) -> Option<u32> {
+pub(crate) fn status_number(pid: u32, field: &str) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok())
 }
@@ -222,109 +291,44 @@ fn process_start(pid: u32) -> Option<Timestamp> {
 }
 
 /// A line of `/proc/PID/maps`.
-struct Mapping {
-    start: u64,
-    end: u64,
-    offset: u64,
-    is_code: bool,
+#[derive(Debug)]
+struct MappedRange {
+    mapping: Mapping,
     inode: u64,
     /// Whether the file was deleted.
     is_deleted: bool,
-    path: String,
 }
 
-impl Mapping {
+impl MappedRange {
     /// Parses `start-end access offset device inode path`.
-    fn parse(line: &str) -> Option<Mapping> {
+    fn parse(line: &str) -> Option<MappedRange> {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
         let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
-        let is_code = words.next()?.contains('x');
+        let (start, end) = (hexadecimal(start)?, hexadecimal(end)?);
+        let access = words.next()?;
+        let bits = [('x', 1), ('w', 2), ('r', 4), ('s', 8)];
+        let protection = bits.iter().filter(|(letter, _)| access.contains(*letter)).map(|(_, bit)| bit).sum();
         let offset = hexadecimal(words.next()?)?;
         let inode = words.nth(1)?.parse().ok()?;
         let named = words.next().unwrap_or_default().trim_start();
         // A file that has replaced it since has another build ID or other headers.
         let path = named.strip_suffix(" (deleted)").unwrap_or(named);
-        Some(Mapping {
-            start: hexadecimal(start)?,
-            end: hexadecimal(end)?,
-            offset,
-            is_code,
+        Some(MappedRange {
+            mapping: Mapping {
+                start: Address(start),
+                size: end.saturating_sub(start),
+                protection,
+                name: Some(path).filter(|path| !path.is_empty()).map(ToOwned::to_owned),
+                file_offset: (inode != 0).then_some(offset),
+                ..Mapping::default()
+            },
             inode,
             is_deleted: path.len() < named.len(),
-            path: path.to_owned(),
         })
     }
 
-    fn is_file(&self) -> bool {
-        self.path.starts_with('/') && !self.path.starts_with("/dev/") && !self.path.starts_with("/memfd:")
+    fn path(&self) -> Option<&str> {
+        self.mapping.name.as_deref()
     }
-}
-
-fn files(mapped: &[Mapping]) -> Vec<MappedFile> {
-    let as_file = |mapping: &Mapping| MappedFile {
-        start: mapping.start,
-        end: mapping.end,
-        offset: mapping.offset,
-        path: mapping.path.clone(),
-        is_code: mapping.is_code,
-    };
-    mapped.iter().filter(|mapping| mapping.is_file()).map(as_file).collect()
-}
-
-/// The used part of each stack, as ranges that don't overlap.
-fn pieces_of_stacks(threads: &[StoppedThread], mapped: &[Mapping]) -> Vec<(u64, u64)> {
-    let mut starts: Vec<u64> = threads
-        .iter()
-        .filter_map(|thread| thread.registers.as_ref()?.sp())
-        .map(|Address(sp)| sp.saturating_sub(RED_ZONE) & !7)
-        .collect();
-    starts.sort_unstable();
-    starts.dedup();
-    let mut all = 0;
-    let pieces = starts.iter().enumerate().filter_map(|(index, &start)| {
-        let after = mapped.partition_point(|mapping| mapping.start <= start);
-        let mapping = mapped.get(after.checked_sub(1)?).filter(|mapping| start < mapping.end)?;
-        let next = starts.get(index + 1).copied().unwrap_or(u64::MAX);
-        let end = mapping.end.min(start.saturating_add(MAX_STACK)).min(next);
-        all += end - start;
-        (all <= MAX_STACKS).then_some((start, end))
-    });
-    pieces.collect()
-}
-
-/// The starts of files that are mapped from their first byte, and of the vdso.
-fn headers(mapped: &[Mapping], auxiliary: &[u8]) -> Vec<(u64, u64)> {
-    let vdso = elf_images::auxiliary(auxiliary, elf_images::AT_SYSINFO_EHDR);
-    let is_image = |mapping: &&Mapping| (mapping.is_file() && mapping.offset == 0) || Some(mapping.start) == vdso;
-    let range = |mapping: &Mapping| (mapping.start, mapping.end.min(mapping.start.saturating_add(HEADERS)));
-    mapped.iter().filter(is_image).take(MAX_IMAGES).map(range).collect()
-}
-
-/// Returns the readable part of a range, from its start.
-fn read(memory: &File, start: u64, end: u64) -> (u64, Vec<u8>) {
-    let mut bytes = vec![0; (end - start) as usize];
-    let mut length = 0;
-    while length < bytes.len() {
-        match memory.read_at(&mut bytes[length..], start + length as u64) {
-            Ok(0) | Err(_) => break,
-            Ok(count) => length += count,
-        }
-    }
-    bytes.truncate(length);
-    (start, bytes)
-}
-
-/// A stopped process's memory.
-struct ProcessMemory<'f>(&'f File);
-
-impl Memory for ProcessMemory<'_> {
-    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
-        self.0.read_exact_at(into, address).map_err(|_| Unreadable { address })
-    }
-}
-
-/// Returns the problem for a thread that was not stopped.
-fn not_stopped(tid: u32, why: &str) -> Problem {
-    Problem { section: None, offset: 0, what: format!("thread {tid} was not stopped: {why}") }
 }

@@ -9,16 +9,17 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::Mapping;
+use super::MappedRange;
 
 /// Returns a path at which the mapped file can be opened while the process lives.
 ///
 /// `None` if the mapping's own path leads to it, or no path is found.
-pub(super) fn find_path(pid: u32, mapping: &Mapping) -> Option<PathBuf> {
+pub(super) fn find_path(pid: u32, mapping: &MappedRange) -> Option<PathBuf> {
     let process = PathBuf::from(format!("/proc/{pid}"));
+    let (start, end) = (mapping.mapping.start.0, mapping.mapping.start.0 + mapping.mapping.size);
     let program = process.join("exe");
     // Only root may follow the first path.
-    let by_mapping = process.join(format!("map_files/{:x}-{:x}", mapping.start, mapping.end));
+    let by_mapping = process.join(format!("map_files/{start:x}-{end:x}"));
     let original = [by_mapping, program]
         .into_iter()
         .find_map(|path| Some((fs::metadata(&path).ok().filter(|file| file.ino() == mapping.inode)?, path)));
@@ -30,7 +31,7 @@ pub(super) fn find_path(pid: u32, mapping: &Mapping) -> Option<PathBuf> {
             None => file.ino() == mapping.inode && !mapping.is_deleted,
         })
     };
-    let own = Path::new(&mapping.path);
+    let own = Path::new(mapping.path()?);
     if is_it(own) {
         return None;
     }
