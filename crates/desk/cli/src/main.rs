@@ -96,10 +96,11 @@ enum Command {
   coroner run -- ./paint picture.png
   coroner run --symbols build/symbols -- python3 script.py
   coroner run --only paint -- ./start-everything.sh
+  coroner run --otlp http://collector:4318 -- paint-server
 
 The program runs unmodified under a tracer (ptrace), as do the processes that it starts, also as daemons. If one of them crashes, the explained report \
-is printed to standard error and stored. Traced programs can't be debugged; gdb, strace and programs with LeakSanitizer aren't traced. Without the right \
-to trace, the program runs all the same, after a warning.
+is printed to standard error, stored and, with --dsn or --otlp, sent. Traced programs can't be debugged; gdb, strace and programs with LeakSanitizer \
+aren't traced. Without the right to trace, the program runs all the same, after a warning.
 
 Exit status: the program's own, or its fatal signal; 125 this command failed, 126 the program can't be run, 127 program not found.")]
     Run {

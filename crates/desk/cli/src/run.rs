@@ -14,6 +14,7 @@ use coroner_inspect::tracer::{Front, RunError, TraceOptions, TracedCrash, Tracer
 use coroner_symbols::Symbolizer;
 
 use crate::failure::{Context, Failure};
+use crate::send::{ConnectionArguments, Server};
 use crate::store_location::REPORTS;
 use crate::summary::{State, Summary};
 use crate::symbol_search::SymbolArguments;
@@ -38,13 +39,36 @@ pub(crate) struct RunArguments {
     /// Don't trace child processes
     #[arg(long)]
     no_follow: bool,
+    /// Send reports to this Sentry DSN when a process crashes
+    #[arg(long, value_name = "DSN", conflicts_with = "otlp")]
+    dsn: Option<String>,
+    /// Send reports over OTLP when a process crashes, to a Collector such as http://localhost:4318
+    #[arg(long, value_name = "URL", conflicts_with = "release")]
+    otlp: Option<String>,
+    #[command(flatten)]
+    connection: ConnectionArguments,
     #[command(flatten)]
     symbols: SymbolArguments,
+}
+
+impl RunArguments {
+    /// Returns the server that reports are sent to, if any.
+    fn server(&self) -> Result<Option<Server>, Failure> {
+        if self.dsn.is_none() && self.otlp.is_none() {
+            return Ok(None);
+        }
+        Server::new(self.dsn.as_deref(), self.otlp.as_deref(), &self.connection).map(Some)
+    }
 }
 
 /// Runs the program to its end, shows and keeps its crash reports, and exits like the program.
 pub(crate) fn run(arguments: &RunArguments, store: Option<&Path>) -> ExitCode {
     let Some((program, rest)) = arguments.command.split_first() else { return NOT_FOUND.into() };
+    // Before the program starts; the tracer's process has its own connection.
+    if let Err(failure) = arguments.server() {
+        failure.print();
+        return FAILED.into();
+    }
     let options = TraceOptions { only: arguments.only.clone(), no_follow: arguments.no_follow };
     let tracer = fork_tracer(&options, |messages| Reporter::new(arguments, store).handle(messages));
     let mut front = tracer.unwrap_or_else(|error| {
@@ -81,13 +105,15 @@ fn warn(text: &str) {
 struct Reporter<'a> {
     arguments: &'a RunArguments,
     store: Option<&'a Path>,
+    server: Option<Server>,
     symbolizer: Option<Symbolizer>,
     shown: usize,
 }
 
 impl<'a> Reporter<'a> {
     fn new(arguments: &'a RunArguments, store: Option<&'a Path>) -> Self {
-        Reporter { arguments, store, symbolizer: None, shown: 0 }
+        let server = arguments.server().unwrap_or_default();
+        Reporter { arguments, store, server, symbolizer: None, shown: 0 }
     }
 
     /// Handles messages until the program has exited and nothing is traced any more.
@@ -108,7 +134,7 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// Makes, keeps and shows the report of a crash.
+    /// Makes, keeps, sends and shows the report of a crash.
     fn report(&mut self, crash: TracedCrash) -> Result<(), Failure> {
         let symbolizer = match &mut self.symbolizer {
             Some(symbolizer) => symbolizer,
@@ -122,6 +148,9 @@ impl<'a> Reporter<'a> {
         report.scrub(&hide_secrets);
         let folder = self.store.map(|store| store.join(REPORTS));
         let kept = keep(&report, folder.as_deref());
+        let code = coroner_explain::ImageFiles::for_report(&report, symbolizer);
+        report.explanation = Some(coroner_explain::explain(&report, &code));
+        let sent = self.server.as_ref().map(|server| server.send(&report));
         let bold = Style::new().bold();
         let green = Style::new().fg_color(Some(AnsiColor::Green.into())).bold();
         let mut out = anstream::stderr();
@@ -131,10 +160,8 @@ impl<'a> Reporter<'a> {
             if !crash.is_program {
                 writeln!(out, "{bold}Child process {pid} ({name}) crashed:{bold:#}")?;
             }
-            let code = coroner_explain::ImageFiles::for_report(&report, symbolizer);
-            let explanation = coroner_explain::explain(&report, &code);
             let threads = coroner_report::text::ThreadFilter::Crashed;
-            show::print(&report, Some(&explanation), threads, show::Layout::for_terminal(), &mut out)?;
+            show::print(&report, report.explanation.as_ref(), threads, show::Layout::for_terminal(), &mut out)?;
         } else {
             let title = Summary::new(&report, Path::new(""), State::Stored).title();
             writeln!(out, "{bold}Process {pid} ({name}) crashed:{bold:#} {title}")?;
@@ -147,6 +174,11 @@ impl<'a> Reporter<'a> {
                 writeln!(out, "{green}Stored{green:#} in {}: coroner show {}{option}", folder.display(), &id[..8])?;
             }
             Some(folder) => writeln!(out, "{green}Stored{green:#} in {} instead", quoted(folder))?,
+            None => {}
+        }
+        match sent {
+            Some(Ok(())) => writeln!(out, "{green}Sent{green:#} {id}")?,
+            Some(Err(failure)) => failure.print(),
             None => {}
         }
         Ok(())

@@ -39,6 +39,15 @@ pub(crate) struct SendArguments {
     /// The server then uses the minidump's threads and exception.
     #[arg(long)]
     minidump: bool,
+    #[command(flatten)]
+    connection: ConnectionArguments,
+    #[command(flatten)]
+    symbols: SymbolArguments,
+}
+
+/// Labels of sent reports, and the way to the server.
+#[derive(clap::Args)]
+pub(crate) struct ConnectionArguments {
     /// Release for reports without one
     #[arg(long)]
     release: Option<String>,
@@ -54,8 +63,6 @@ pub(crate) struct SendArguments {
     /// Time limit for sending a report, in seconds
     #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     timeout: u64,
-    #[command(flatten)]
-    symbols: SymbolArguments,
 }
 
 /// Maximum for the time limit: a day.
@@ -68,7 +75,8 @@ fn seconds(text: &str) -> Result<u64, String> {
 
 /// Sends reports one after another, and prints the result of each.
 pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), Failure> {
-    let server = Server::new(&arguments)?;
+    let mut server = Server::new(arguments.dsn.as_deref(), arguments.otlp.as_deref(), &arguments.connection)?;
+    server.attach(&arguments.attach, arguments.minidump)?;
     let (whats, unread) = if arguments.reports.is_empty() { stored_reports(store)? } else { (arguments.reports, 0) };
     // Shared by all reports, because reports of one app have the same images.
     let mut symbols = arguments.symbols.local()?;
@@ -116,7 +124,7 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
 }
 
 /// The destination of reports.
-enum Server {
+pub(crate) enum Server {
     /// Sentry, or a server that implements its protocol, with what is added to each event.
     Sentry { transport: Box<HttpTransport>, options: EventOptions, attachments: Vec<Attachment>, minidump: bool },
     /// A Collector, over OTLP.
@@ -124,13 +132,18 @@ enum Server {
 }
 
 impl Server {
-    fn new(arguments: &SendArguments) -> Result<Self, Failure> {
-        let (timeout, ca_file) = (Duration::from_secs(arguments.timeout), arguments.ca_file.clone());
-        let proxy = arguments.proxy.clone();
-        if let Some(endpoint) = &arguments.otlp {
+    /// Creates a connection to a Collector or, without one, to Sentry.
+    pub(crate) fn new(
+        dsn: Option<&str>,
+        otlp: Option<&str>,
+        connection: &ConnectionArguments,
+    ) -> Result<Self, Failure> {
+        let ConnectionArguments { release, environment, proxy, ca_file, timeout } = connection;
+        let (timeout, ca_file, proxy) = (Duration::from_secs(*timeout), ca_file.clone(), proxy.clone());
+        if let Some(endpoint) = otlp {
             let mut options = otlp::Options::for_endpoint(endpoint, None)
                 .map_err(|error| Failure::new(format!("invalid environment variable: {error}")))?;
-            options.labels.environment.clone_from(&arguments.environment);
+            options.labels.environment.clone_from(environment);
             options.transport.timeout = timeout;
             options.transport.proxy = proxy.or(options.transport.proxy);
             options.transport.ca_file = ca_file.or(options.transport.ca_file);
@@ -141,25 +154,32 @@ impl Server {
             return Ok(Self::Otlp(Box::new(exporter)));
         }
         // The message must not contain the DSN itself, because it includes a key.
-        let dsn: Dsn = arguments.dsn.as_deref().unwrap_or_default().parse().map_err(|error| {
+        let dsn: Dsn = dsn.unwrap_or_default().parse().map_err(|error| {
             Failure::new(format!("invalid DSN: {error}")).advice("the server shows it in the project's settings")
         })?;
         let options = TransportOptions { proxy, ca_file, timeout, ..TransportOptions::default() };
         let transport = HttpTransport::new(&dsn, &options).map_err(|error| Failure::new(error.to_string()))?;
-        let mut attachments = Vec::new();
-        for path in &arguments.attach {
+        let (release, environment) = (release.clone(), environment.clone());
+        let options = EventOptions { release, environment, ..EventOptions::default() };
+        Ok(Self::Sentry { transport: Box::new(transport), options, attachments: Vec::new(), minidump: false })
+    }
+
+    /// Attaches files, and a minidump, to each event.
+    fn attach(&mut self, paths: &[PathBuf], with_minidump: bool) -> Result<(), Failure> {
+        let Self::Sentry { attachments, minidump, .. } = self else { return Ok(()) };
+        *minidump = with_minidump;
+        for path in paths {
             attachments.push(Attachment {
                 filename: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
                 buffer: read(path).context(format!("can't read the attachment `{}`", path.display()))?,
                 ..Attachment::default()
             });
         }
-        let (release, environment) = (arguments.release.clone(), arguments.environment.clone());
-        let options = EventOptions { release, environment, ..EventOptions::default() };
-        Ok(Self::Sentry { transport: Box::new(transport), options, attachments, minidump: arguments.minidump })
+        Ok(())
     }
 
-    fn send(&self, report: &Report) -> Result<(), Failure> {
+    /// Sends a report.
+    pub(crate) fn send(&self, report: &Report) -> Result<(), Failure> {
         match self {
             Self::Sentry { transport, options, attachments, minidump } => {
                 let mut envelope = Envelope::from_event(&Event::from_report(report, options));

@@ -6,6 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use coroner_test_otlp_collector::Server as Collector;
+use coroner_tests::server::{Reply, Server};
 use serde_json::Value;
 
 use super::run_program::{Bench, CommandOutput};
@@ -396,11 +398,43 @@ fn containers_first_processes_are_reported() {
     let inside = bench.run(&[&["run", "--"], &unshare[..], &[&program, "serve"]].concat());
     assert!(inside.err.contains("(program) crashed") && inside.err.contains("in serve"), "{inside:?}");
 
-    let command = bench.command(&["run", "--", &program, "serve"]);
+    let server = Server::start(|_, _| Reply::ok()).unwrap();
+    let command = bench.command(&["run", "--dsn", &server.dsn(), "--", &program, "serve"]);
     let mut first = Command::new(unshare[0]);
     first.args(&unshare[1..]).arg(command.get_program()).args(command.get_args());
     first.env("CORONER_STORE", bench.path("store")).current_dir(bench.path(""));
     let first = CommandOutput::new(&first.output().unwrap());
     assert_eq!(first.code, Some(128 + libc::SIGSEGV), "{first:?}");
     assert!(first.err.contains("in serve"), "{first:?}");
+    // It is sent before the first process exits, which ends all others.
+    assert_eq!(server.events().len(), 1, "{first:?}");
+}
+
+#[test]
+fn reports_are_sent_before_the_command_exits() {
+    let bench = Bench::new();
+    let program = program(&bench, &[]);
+    // Nothing can be stored.
+    std::fs::write(bench.path("store"), "no folder").unwrap();
+    let run = |options: &[&str]| {
+        let arguments = [&["run"], options, &["--", &program, "serve"]].concat();
+        let mut command = bench.command(&arguments);
+        let crashed = CommandOutput::new(&command.env("TMPDIR", bench.path("")).output().unwrap());
+        assert_eq!(crashed.signal, Some(libc::SIGSEGV), "{crashed:?}");
+        crashed
+    };
+    let server = Server::start(|_, _| Reply::ok()).unwrap();
+    let crashed = run(&["--dsn", &server.dsn(), "--release", "shop@1"]);
+    assert!(crashed.err.contains("Sent"), "{crashed:?}");
+    let event = &server.items("event")[0];
+    assert_eq!((&event["release"], &event["exception"]["values"][0]["type"]), (&"shop@1".into(), &"SIGSEGV".into()));
+
+    let collector = Collector::start(Vec::new());
+    run(&["--otlp", &collector.url]);
+    assert_eq!(collector.requests()[0].attributes()["exception.type"], "SIGSEGV");
+
+    let gone = run(&["--otlp", "http://127.0.0.1:9"]);
+    assert!(gone.err.contains("can't reach the server"), "{gone:?}");
+    let invalid = bench.run(&["run", "--dsn", "no address", "--", &program]);
+    assert!(invalid.code == Some(125) && invalid.out.is_empty(), "{invalid:?}");
 }
