@@ -398,6 +398,7 @@ pub fn mapped_files(mappings: &[Mapping]) -> Vec<MappedFile> {
             end: end(mapping),
             offset: mapping.file_offset.unwrap_or(0),
             path: path.to_owned(),
+            is_code: mapping.protection & 1 != 0,
         })
     };
     mappings.iter().filter_map(as_file).collect()
