@@ -54,6 +54,13 @@ impl Symbolizer {
         let arch = arch_of(report);
         let began = unchanged_since(report);
         let images: Vec<Image> = report.images.clone();
+        for image in images.iter().filter(|image| image.build_id.is_empty()) {
+            let pieces = report.code.iter().filter(|piece| image.contains(piece.address));
+            let code = pieces.map(|piece| (image.to_svma(piece.address), piece.bytes.to_vec())).collect::<Vec<_>>();
+            if !code.is_empty() {
+                self.locator.expect_code(&image.path, code);
+            }
+        }
         let index = ImageIndex::new(&images);
         let mut addresses: Vec<Vec<LookupAddress>> = vec![Vec::new(); images.len()];
         for frame in report.frames_mut() {

@@ -275,6 +275,23 @@ impl SymbolFile {
             && (key.debug_id.is_some() || self.arch == key.arch || key.arch == Arch::Other)
     }
 
+    /// Returns whether the file contains these pieces of code, each an svma and bytes; `None` if it
+    /// has no bytes for any: a debug file.
+    pub(crate) fn has_code(&self, code: &[(u64, Vec<u8>)]) -> Option<bool> {
+        use object::{Object as _, ObjectSection as _};
+        let file = object::File::parse(self.bytes()).ok()?;
+        let pieces = code.iter().filter_map(|(svma, bytes)| {
+            let section = file.sections().find(|section| {
+                section.kind() == object::SectionKind::Text && svma.wrapping_sub(section.address()) < section.size()
+            })?;
+            let from = usize::try_from(svma - section.address()).ok()?;
+            let own = section.data().ok()?.get(from..)?;
+            let length = own.len().min(bytes.len());
+            (length > 0).then(|| own[..length] == bytes[..length])
+        });
+        pieces.reduce(|all, same| all && same)
+    }
+
     /// Whether the file has line information: DWARF, line records in a breakpad file, or a debug
     /// map with at least one existing object file.
     pub fn has_lines(&self) -> bool {

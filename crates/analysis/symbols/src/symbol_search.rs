@@ -76,16 +76,27 @@ pub(crate) struct Locator {
     index: Option<SearchIndex>,
     /// Files to use for images, by the images' paths.
     taken: HashMap<PathBuf, PathBuf>,
+    /// Code of images without an id as it was in memory, by the images' paths.
+    code: HashMap<PathBuf, Vec<Code>>,
 }
+
+/// Code that an image contains: its svma and bytes.
+pub(crate) type Code = (u64, Vec<u8>);
 
 impl Locator {
     pub(crate) fn new(options: Options) -> Self {
-        Self { options, build: SearchIndex::build, index: None, taken: HashMap::new() }
+        Self { options, build: SearchIndex::build, index: None, taken: HashMap::new(), code: HashMap::new() }
     }
 
     /// Creates a locator that doesn't search folders.
     pub(crate) fn beside_images(options: Options) -> Self {
-        Self { options, build: |_, _, _| SearchIndex::default(), index: None, taken: HashMap::new() }
+        Self {
+            options,
+            build: |_, _, _| SearchIndex::default(),
+            index: None,
+            taken: HashMap::new(),
+            code: HashMap::new(),
+        }
     }
 
     pub(crate) fn take_file(&mut self, image_path: PathBuf, file: PathBuf) {
@@ -94,6 +105,21 @@ impl Locator {
 
     pub(crate) fn release_files(&mut self) {
         self.taken.clear();
+    }
+
+    /// Accepts files for an image without an id only if they contain this code.
+    pub(crate) fn expect_code(&mut self, image_path: &str, code: Vec<Code>) {
+        self.code.insert(image_path.into(), code);
+    }
+
+    /// Returns whether a file is known to be from the image's build; `None` if the image has no id,
+    /// and its code is not in both.
+    fn is_same_build(&self, file: &SymbolFile, key: &ImageKey) -> Option<bool> {
+        match (&key.debug_id, self.code.get(&key.path)) {
+            (Some(_), _) => Some(true),
+            (None, Some(code)) => file.has_code(code),
+            (None, None) => None,
+        }
     }
 
     pub(crate) fn find(&mut self, key: &ImageKey) -> Found {
@@ -111,7 +137,7 @@ impl Locator {
             None => self.index().without_id(&key.path).to_vec(),
         };
         for path in places {
-            take_matching(&path, key, &mut found, &mut seen);
+            self.take_matching(&path, key, &mut found, &mut seen);
         }
         if found.files.is_empty() && found.mismatched.is_none() && key.debug_id.is_some() {
             found.mismatched = self.index().with_name(&key.path);
@@ -139,7 +165,7 @@ impl Locator {
             return;
         }
         match servers.debug_file(id) {
-            Ok(Some(path)) => take_matching(&path, key, found, seen),
+            Ok(Some(path)) => self.take_matching(&path, key, found, seen),
             Ok(None) => {}
             Err(error) => found.problems.push(error),
         }
@@ -157,11 +183,12 @@ impl Locator {
         let ids: Vec<DebugId> = files.iter().filter_map(|file| file.debug_id().cloned()).collect();
         let is_other = key.replaced && key.debug_id.is_none() && taken.is_none();
         let image = files.into_iter().find(|file| file.matches(key) && !is_other);
-        let Some(image) = image else {
+        let verdict = image.as_ref().and_then(|image| self.is_same_build(image, key));
+        let Some(image) = image.filter(|_| verdict != Some(false)) else {
             found.mismatched = Some((path, ids));
             return;
         };
-        found.unverified = key.debug_id.is_none();
+        found.unverified = verdict.is_none();
         seen.insert(path);
         for path in self.debug_link_places(&image) {
             take_linked(&path, &image, found, seen);
@@ -198,6 +225,25 @@ impl Locator {
         places.extend_from_slice(index.with_id(id));
         places.extend_from_slice(index.with_breakpad_id(key.kind, id.to_breakpad(key.kind)));
         places
+    }
+
+    fn take_matching(&self, path: &Path, key: &ImageKey, found: &mut Found, seen: &mut HashSet<PathBuf>) {
+        if !path.is_file() || !seen.insert(path.to_owned()) {
+            return;
+        }
+        let files = match SymbolFile::open(path) {
+            Ok(files) => files,
+            Err(error) => return found.problems.push(error),
+        };
+        for file in files.into_iter().filter(|file| file.matches(key)) {
+            match self.is_same_build(&file, key) {
+                Some(false) => found.mismatched = Some((path.to_owned(), Vec::new())),
+                verdict => {
+                    found.unverified |= verdict.is_none();
+                    found.files.push(file);
+                }
+            }
+        }
     }
 
     pub(crate) fn search_problems(&mut self) -> &[SymbolError] {
@@ -277,18 +323,4 @@ fn dsym_beside(path: &Path) -> Vec<PathBuf> {
             Some(at.with_file_name(bundle).join(&inside))
         })
         .collect()
-}
-
-fn take_matching(path: &Path, key: &ImageKey, found: &mut Found, seen: &mut HashSet<PathBuf>) {
-    if !path.is_file() || !seen.insert(path.to_owned()) {
-        return;
-    }
-    match SymbolFile::open(path) {
-        Ok(files) => {
-            let before = found.files.len();
-            found.files.extend(files.into_iter().filter(|file| file.matches(key)));
-            found.unverified |= key.debug_id.is_none() && found.files.len() > before;
-        }
-        Err(error) => found.problems.push(error),
-    }
 }

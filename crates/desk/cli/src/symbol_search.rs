@@ -217,7 +217,7 @@ pub(crate) fn print_result(symbolizer: &mut Symbolizer, images: &[ImageSymbols],
     anstream::eprintln!("{dim}{named} of {frames} frames have a name, {lines} have a source line{dim:#}");
     for image in images {
         let status = symbolizer.status(&image.key);
-        if image.named < image.frames || image.lines == 0 {
+        if image.named < image.frames || image.lines == 0 || status.matched == Match::Unverified {
             let name = file_name(&image.key.path);
             let why = explain_match(&status.matched, image);
             anstream::eprintln!("{dim}  {name}: {} of {} frames named; {why}{dim:#}", image.named, image.frames);
@@ -273,7 +273,10 @@ fn explain_match(matched: &Match, image: &ImageSymbols) -> String {
         }
         Match::Matched if image.lines > 0 => format!("the file with {id} has no other names"),
         Match::Matched => format!("the file with {id} has no source lines"),
-        Match::Unverified => "the image has no ID; the file at its path may be another build".to_owned(),
+        Match::Unverified => "unverified: the image has no ID, and its file may be another build".to_owned(),
+        Match::Mismatched { path, .. } if key.debug_id.is_none() => {
+            format!("`{}` is another build: its code or its time differs from the report's", path.display())
+        }
         Match::Mismatched { path, found } => {
             format!("`{}` is another build: it has {}, the report has {id}", path.display(), format_ids(found))
         }

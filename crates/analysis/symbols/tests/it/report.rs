@@ -183,3 +183,59 @@ fn a_signal_return_is_named() {
     let names: Vec<_> = report.threads[0].frames[..2].iter().map(|frame| frame.function.as_deref()).collect();
     assert_eq!(names, [None, Some(name)]);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn images_without_an_id_are_compared_by_their_code() {
+    use object::{Object, ObjectSection, ObjectSymbol};
+    let folder = tempfile::tempdir().unwrap();
+    let (source, app) = (folder.path().join("app.c"), folder.path().join("app"));
+    std::fs::write(&source, "int total(int n) { return n * 3 + 1; }\nint main(int n) { return total(n); }\n").unwrap();
+    let built = std::process::Command::new("gcc")
+        .args(["-O0", "-g", "-Wl,--build-id=none", "-o"])
+        .args([&app, &source])
+        .status();
+    assert!(built.unwrap().success());
+    let bytes = std::fs::read(&app).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let at = file.symbols().find(|symbol| symbol.name() == Ok("total")).unwrap().address();
+    let text = file.section_by_name(".text").unwrap();
+    let own = text.data_range(at, 16).unwrap().unwrap().to_vec();
+    let mut other = own.clone();
+    other[15] ^= 1;
+    let slide = 0x5000_0000;
+    for (code, expected) in [(Some(own), Match::Matched), (None, Match::Unverified), (Some(other), Match::Missing)] {
+        let image = Image {
+            kind: ImageKind::ELF,
+            path: "/nowhere/app".into(),
+            load_address: Address(slide),
+            slide: Address(slide),
+            size: 0x10_0000,
+            ..Image::default()
+        };
+        let frame = Frame {
+            address: Address(slide + at + 4),
+            address_kind: AddressKind::INSTRUCTION,
+            found_by: FoundBy::CONTEXT,
+            ..Frame::default()
+        };
+        let code = code.map(|bytes| coroner_report::model::Code {
+            address: Address(slide + at),
+            bytes: bytes.into(),
+            ..Default::default()
+        });
+        let mut report = Report {
+            threads: vec![Thread { frames: vec![frame], ..Thread::default() }],
+            images: vec![image],
+            code: code.into_iter().collect(),
+            ..Report::default()
+        };
+        let mut symbolizer = Symbolizer::new(Options { search: vec![folder.path().to_owned()], ..Options::default() });
+        let images = symbolizer.symbolicate_report(&mut report);
+        let matched = &symbolizer.status(&images[0].key).matched;
+        let is_other = matches!(matched, Match::Mismatched { path, .. } if *path == app);
+        assert!(*matched == expected || expected == Match::Missing && is_other, "{matched:?}");
+        let named = report.threads[0].frames[0].function.as_deref() == Some("total");
+        assert_eq!(named, !is_other, "{matched:?}");
+    }
+}
