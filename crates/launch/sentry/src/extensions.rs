@@ -1,4 +1,4 @@
-//! What an event or a session contains beyond the types of `sentry-types`, field by field.
+//! The fields of events and sessions that the types of `sentry-types` lack.
 //!
 //! | where | fields | reference |
 //! |---|---|---|
@@ -11,9 +11,9 @@
 //! | context | `type`: `culture`, Coroner's own, any that the app sets | [Contexts Interface][contexts] |
 //! | session | `abnormal_mechanism` | [Sessions][sessions] |
 //!
-//! A frame's are in its `vars` and a mechanism's in its `data` until the event is written: these are
-//! the maps of the model, and a hook sees them there. A thread's, an image's and a context's are in
-//! [`Extensions`]. A stack's follow from what is known of all of Coroner's stacks.
+//! Until the event is written, a frame's fields are in its `vars` and a mechanism's in its `data`,
+//! where a hook sees them. Those of threads, images and contexts are in [`Extensions`]. A stack's
+//! are the same for all of Coroner's stacks, except that only a hang's is a snapshot.
 //!
 //! [event]: https://develop.sentry.dev/sdk/event-payloads/
 //! [stacktrace]: https://develop.sentry.dev/sdk/event-payloads/stacktrace/

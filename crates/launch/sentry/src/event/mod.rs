@@ -1,8 +1,8 @@
 //! Converts a report to a Sentry event.
 //!
-//! The event is built from the types of `sentry-types`, and from [what these lack](crate::extensions).
-//! It is in a form that Relay's normaliser leaves unchanged: `cargo xtask sentry-check` sends every
-//! kind of crash through it and compares.
+//! The event is built from the types of `sentry-types`, and from
+//! [what these lack](crate::extensions). It is in a form that Relay's normaliser leaves unchanged:
+//! `cargo xtask sentry-check` sends every kind of crash through it and compares.
 
 mod contexts;
 mod exceptions;
