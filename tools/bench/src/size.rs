@@ -58,7 +58,7 @@ const PROGRAMS: [Program; 6] = [
         leaves: Some("coroner"),
     },
     Program { feature: Some("coroner"), limits: Some(Limits { bytes: 1_500_000, crates: 42 }), leaves: Some("json") },
-    Program { feature: Some("coroner-sentry"), limits: Some(Limits { bytes: 3_000_000, crates: 70 }), leaves: None },
+    Program { feature: Some("coroner-sentry"), limits: Some(Limits { bytes: 3_740_000, crates: 106 }), leaves: None },
     Program { feature: Some("minidumper"), limits: None, leaves: None },
     Program { feature: Some("sentry"), limits: None, leaves: None },
 ];
