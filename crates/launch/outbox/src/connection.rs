@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use http::{HeaderMap, HeaderName, HeaderValue};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
@@ -42,10 +43,10 @@ impl Connection {
     /// An I/O error if no connection is established by the deadline.
     pub(crate) fn open(to: &Url, tls: Option<&Arc<ClientConfig>>, deadline: Instant) -> io::Result<Self> {
         let deadline = Rc::new(Cell::new(deadline));
-        let stream = connect(&resolve(&to.host, to.port, deadline.get())?, deadline.get())?;
+        let stream = connect(&resolve(to.host(), to.port(), deadline.get())?, deadline.get())?;
         let stream = UntilDeadline { stream, deadline: Rc::clone(&deadline), is_closed: false };
         let connection = Self { stream: Box::new(stream), deadline };
-        if to.is_https { connection.secure(to, tls) } else { Ok(connection) }
+        if to.is_https() { connection.secure(to, tls) } else { Ok(connection) }
     }
 
     /// Requests a connection to `server`, which uses TLS, from the proxy at the other end.
@@ -61,7 +62,7 @@ impl Connection {
     ) -> io::Result<Self> {
         let to = server.host_and_port();
         let mut request = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\nUser-Agent: {user_agent}\r\n").into_bytes();
-        if let Some(authorization) = &proxy.authorization {
+        if let Some(authorization) = proxy.authorization() {
             write!(request, "Proxy-Authorization: {authorization}\r\n")?;
         }
         request.extend_from_slice(b"\r\n");
@@ -78,7 +79,7 @@ impl Connection {
     /// Starts TLS on this connection. The handshake is complete on return.
     fn secure(self, to: &Url, tls: Option<&Arc<ClientConfig>>) -> io::Result<Self> {
         let config = tls.ok_or_else(|| io::Error::other("missing TLS configuration"))?;
-        let name = ServerName::try_from(to.host.clone()).map_err(io::Error::other)?;
+        let name = ServerName::try_from(to.host().to_owned()).map_err(io::Error::other)?;
         let connection = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
         let mut stream = StreamOwned::new(connection, self.stream);
         while stream.conn.is_handshaking() {
@@ -96,7 +97,7 @@ impl Connection {
     pub(crate) fn post(
         mut self,
         target: &str,
-        headers: &[(&str, &str)],
+        headers: &HeaderMap,
         body: &[u8],
         leaves: &mut dyn FnMut() -> io::Result<()>,
         timeout: Duration,
@@ -104,7 +105,7 @@ impl Connection {
         self.deadline.set(Instant::now() + timeout);
         let mut request = format!("POST {target} HTTP/1.1\r\n").into_bytes();
         for (name, value) in headers {
-            write!(request, "{name}: {value}\r\n")?;
+            request.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
         }
         request.extend_from_slice(b"Connection: close\r\n\r\n");
         self.stream.write_all(&request)?;
@@ -224,31 +225,39 @@ fn read_final_head(head: &mut impl BufRead) -> io::Result<Response> {
     }
 }
 
-/// Reads status and headers. Bytes that aren't text are replaced.
+/// Reads status and headers. Headers that aren't valid are left out.
 fn read_head(head: &mut impl BufRead) -> io::Result<Response> {
-    let is_not_http = || io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP");
-    let mut next = || {
-        let mut line = Vec::new();
-        head.read_until(b'\n', &mut line)?;
-        if !line.ends_with(b"\n") {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
-        }
-        Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
-    };
-    let line = next()?;
-    let status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1)?.parse().ok());
-    let status = status.filter(|status| (100..1000).contains(status));
-    let mut answer = Response { status: status.ok_or_else(is_not_http)?, ..Response::default() };
+    let mut bytes = Vec::new();
     loop {
-        let line = next()?;
-        if line.is_empty() {
-            return Ok(answer);
-        }
-        // Lines that aren't headers, such as continuation lines, are ignored.
-        if let Some((name, value)) = line.split_once(':') {
-            answer.headers.push((name.to_owned(), value.trim().to_owned()));
+        let line = bytes.len();
+        head.read_until(b'\n', &mut bytes)?;
+        match &bytes[line..] {
+            b"\n" | b"\r\n" => break,
+            read if read.ends_with(b"\n") => {}
+            _ => return Err(ErrorKind::UnexpectedEof.into()),
         }
     }
+    let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
+    let mut headers = vec![httparse::EMPTY_HEADER; lines];
+    let mut parsed = httparse::Response::new(&mut headers);
+    let mut config = httparse::ParserConfig::default();
+    config.allow_obsolete_multiline_headers_in_responses(true).ignore_invalid_headers_in_responses(true);
+    config.allow_spaces_after_header_name_in_responses(true).allow_multiple_spaces_in_response_status_delimiters(true);
+    config
+        .parse_response(&mut parsed, &bytes)
+        .map_err(|error| io::Error::new(ErrorKind::InvalidData, format!("the answer is not HTTP: {error}")))?;
+    let headers = parsed.headers.iter().filter_map(|header| {
+        // A folded value's line breaks are blanks (RFC 9112, 5.2).
+        let unfolded = header.value.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte });
+        let value = HeaderValue::from_bytes(&unfolded.collect::<Vec<u8>>()).ok()?;
+        Some((HeaderName::try_from(header.name).ok()?, value))
+    });
+    let status = parsed.code.filter(|status| *status >= 100).ok_or(ErrorKind::InvalidData)?;
+    let mut answer = Response { status, ..Response::default() };
+    for (name, value) in headers {
+        answer.headers.try_append(name, value).map_err(io::Error::other)?;
+    }
+    Ok(answer)
 }
 
 /// Reads the start of the body, joining chunks (RFC 9112, 7.1).

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use coroner_process::secure_execution::is_secure;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, HOST, PROXY_AUTHORIZATION, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
 
@@ -98,7 +100,8 @@ pub struct HttpClient {
     tls: OnceLock<Result<Arc<ClientConfig>, rustls::Error>>,
     connect_timeout: Duration,
     timeout: Duration,
-    headers: Vec<(String, String)>,
+    /// The request's headers but those that depend on the message.
+    headers: HeaderMap,
     user_agent: String,
     gzip: bool,
 }
@@ -116,9 +119,19 @@ impl HttpClient {
         options: &TransportOptions,
     ) -> Result<Self, TransportError> {
         let url = Url::parse(url).ok_or_else(|| TransportError::Url(without_user(url)))?;
-        for (name, value) in &headers {
-            if !is_header(name, value) {
-                return Err(TransportError::Header(name.escape_default().to_string()));
+        let name_of = |name: &str| TransportError::Header(name.escape_default().to_string());
+        let mut all = HeaderMap::new();
+        for (name, value) in headers {
+            let value = HeaderValue::try_from(value).map_err(|_| name_of(&name))?;
+            all.append(HeaderName::try_from(&name).map_err(|_| name_of(&name))?, value);
+        }
+        let own =
+            [(HOST, Some(url.authority())), (USER_AGENT, Some(user_agent)), (CONTENT_ENCODING, gzip.then_some("gzip"))];
+        let authorization = url.authorization();
+        for (name, value) in own.into_iter().chain([(AUTHORIZATION, authorization.as_deref())]) {
+            if let Some(value) = value {
+                let value = HeaderValue::try_from(value).map_err(|_| name_of(name.as_str()))?;
+                all.entry(name).or_insert(value);
             }
         }
         let proxy = match &options.proxy {
@@ -135,7 +148,7 @@ impl HttpClient {
             tls: OnceLock::new(),
             connect_timeout: options.connect_timeout,
             timeout: options.timeout,
-            headers,
+            headers: all,
             user_agent: user_agent.to_owned(),
             gzip,
         })
@@ -161,19 +174,13 @@ impl HttpClient {
         leaves().map_err(|error| SendError::Offline(error.to_string()))?;
 
         // A proxy that forwards the request.
-        let forward = self.proxy.as_ref().filter(|_| !self.url.is_https);
-        let length = body.len().to_string();
-        let mut headers = vec![("Host", self.url.authority.as_str())];
-        headers.extend(self.headers.iter().map(|(name, value)| (&name[..], &value[..])));
-        headers.extend(self.gzip.then_some(("Content-Encoding", "gzip")));
-        headers.extend([("Content-Length", length.as_str()), ("User-Agent", self.user_agent.as_str())]);
-        let authorization = |url: &'_ Url| url.authorization.clone();
-        let (own, proxys) = (authorization(&self.url), forward.and_then(authorization));
-        let has_own = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("Authorization"));
-        headers.extend(own.as_deref().filter(|_| !has_own).map(|value| ("Authorization", value)));
-        headers.extend(proxys.as_deref().map(|value| ("Proxy-Authorization", value)));
-        let Url { authority, target, .. } = &self.url;
-        let target = if forward.is_some() { format!("http://{authority}{target}") } else { target.clone() };
+        let forward = self.proxy.as_ref().filter(|_| !self.url.is_https());
+        let mut headers = self.headers.clone();
+        headers.insert(CONTENT_LENGTH, body.len().into());
+        let authorization = forward.and_then(Url::authorization).and_then(|value| value.try_into().ok());
+        headers.extend(authorization.map(|value: HeaderValue| (PROXY_AUTHORIZATION, value)));
+        let target = self.url.target();
+        let target = if forward.is_some() { format!("http://{}{target}", self.url.authority()) } else { target.into() };
 
         let answer = connection.post(&target, &headers, body, leaves, timeout);
         let answer = answer.map_err(|error| SendError::Network(error.to_string()))?;
@@ -190,21 +197,14 @@ impl HttpClient {
 
     /// Connects to the server, or to a proxy that forwards the request.
     fn connect(&self, deadline: Instant) -> io::Result<Connection> {
-        let needs_tls = self.url.is_https || self.proxy.as_ref().is_some_and(|proxy| proxy.is_https);
+        let needs_tls = self.url.is_https() || self.proxy.as_ref().is_some_and(Url::is_https);
         let tls = needs_tls.then(|| self.tls.get_or_init(|| tls::config(self.certificates.as_deref())).as_ref());
         let tls = tls.transpose().map_err(|error| io::Error::other(error.clone()))?;
         let Some(proxy) = &self.proxy else { return Connection::open(&self.url, tls, deadline) };
         let connection = Connection::open(proxy, tls, deadline);
         let connection = connection.map_err(|error| io::Error::new(error.kind(), format!("the proxy: {error}")))?;
-        if self.url.is_https { connection.through(proxy, &self.url, &self.user_agent, tls) } else { Ok(connection) }
+        if self.url.is_https() { connection.through(proxy, &self.url, &self.user_agent, tls) } else { Ok(connection) }
     }
-}
-
-/// Whether a header is valid: a line break would start another header (RFC 9110, 5.6.2 and 5.5).
-fn is_header(name: &str, value: &str) -> bool {
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    let is_text = |byte: u8| byte == b'\t' || (b' '..=b'~').contains(&byte);
-    !name.is_empty() && name.bytes().all(is_token) && value.bytes().all(is_text)
 }
 
 fn compress(message: &[u8]) -> io::Result<Vec<u8>> {
@@ -223,14 +223,14 @@ fn without_user(url: &str) -> String {
 /// Returns the environment's proxy for a server with or without TLS, as curl does. Upper-case
 /// `HTTP_PROXY` is ignored because a web server sets it from a request's `Proxy` header.
 fn proxy_of_environment(server: &Url, variable: impl Fn(&str) -> Option<String>) -> Option<Url> {
-    let names: &[&str] = if server.is_https {
+    let names: &[&str] = if server.is_https() {
         &["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]
     } else {
         &["http_proxy", "all_proxy", "ALL_PROXY"]
     };
     let url = names.iter().find_map(|name| variable(name).filter(|value| !value.is_empty()))?;
     let except = variable("no_proxy").or_else(|| variable("NO_PROXY")).unwrap_or_default();
-    if no_proxy::is_listed(&except, &server.host) {
+    if no_proxy::is_listed(&except, server.host()) {
         return None;
     }
     let proxy = proxy_at(&url);

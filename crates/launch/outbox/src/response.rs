@@ -1,5 +1,7 @@
 //! A server's answer.
 
+use http::HeaderMap;
+
 /// Maximum number of bytes of an answer's body that are read; the body explains errors.
 pub(crate) const MAX_BODY: u64 = 16 << 10;
 
@@ -8,17 +10,16 @@ pub(crate) const MAX_BODY: u64 = 16 << 10;
 pub struct Response {
     /// HTTP status.
     pub status: u16,
-    /// The headers that are valid text.
-    pub headers: Vec<(String, String)>,
+    /// The headers.
+    pub headers: HeaderMap,
     /// The start of the body.
     pub body: Vec<u8>,
 }
 
 impl Response {
-    /// Returns the first header with this name, ignoring case.
+    /// Returns the first header with this name, ignoring case, if it is text.
     pub fn header(&self, name: &str) -> Option<&str> {
-        let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
-        found.map(|(_, value)| value.as_str())
+        self.headers.get(name)?.to_str().ok()
     }
 
     /// Whether something else answers in the server's place, such as a network's login page.

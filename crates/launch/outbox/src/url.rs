@@ -1,95 +1,75 @@
-//! Parses the URLs of servers and proxies.
+//! The URLs of servers and proxies.
 
 use std::fmt;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use percent_encoding::percent_decode_str;
+use url::Position;
 
-/// A URL with a host: `SCHEME://USER:PASSWORD@HOST:PORT/PATH?QUERY`. Its strings contain no line
-/// breaks, so they can be used in a request.
+/// An `http` or `https` URL.
 #[derive(Clone)]
-pub(crate) struct Url {
-    pub(crate) is_https: bool,
-    /// A name or an address; IPv6 addresses without brackets.
-    pub(crate) host: String,
-    pub(crate) port: u16,
-    /// Host and port as written in the URL.
-    pub(crate) authority: String,
-    /// Path and query.
-    pub(crate) target: String,
-    /// The value of an `Authorization` header for the URL's user and password.
-    pub(crate) authorization: Option<String>,
-}
+pub(crate) struct Url(url::Url);
 
 impl Url {
     /// Parses an `http` or `https` URL.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;
-        let is_https = scheme.eq_ignore_ascii_case("https");
-        if !(is_https || scheme.eq_ignore_ascii_case("http")) || !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let is_http = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+        // The parser would leave out line breaks and look for the host behind further slashes.
+        if !is_http || rest.starts_with(['/', '\\']) || rest.contains(|character: char| character.is_ascii_control()) {
             return None;
         }
-        let rest = rest.split('#').next().unwrap_or_default();
-        let (before, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-        let (user, authority) = match before.rsplit_once('@') {
-            Some((user, authority)) => (Some(user), authority),
-            None => (None, before),
-        };
-        // Skip the colons of an IPv6 address, which are inside its brackets.
-        let (host, port) = match authority.rsplit_once(':') {
-            Some((host, port)) if !port.ends_with(']') => (host, port),
-            _ => (authority, ""),
-        };
-        let own = if is_https { 443 } else { 80 };
-        let port = if port.is_empty() { own } else { port.parse().ok()? };
-        let (host, is_v6) = match host.strip_prefix('[') {
-            Some(host) => (host.strip_suffix(']')?, true),
-            None => (host, false),
-        };
-        (!host.is_empty() && host.contains(':') == is_v6).then(|| Self {
-            is_https,
-            host: host.to_owned(),
-            port,
-            authority: authority.to_owned(),
-            target: if target.starts_with('/') { target.to_owned() } else { format!("/{target}") },
-            authorization: user.map(basic),
-        })
+        url::Url::parse(text).ok().filter(|url| url.port() != Some(0)).map(Self)
+    }
+
+    pub(crate) fn is_https(&self) -> bool {
+        self.0.scheme() == "https"
+    }
+
+    /// Returns the name or address; IPv6 addresses without brackets.
+    pub(crate) fn host(&self) -> &str {
+        self.0.host_str().unwrap_or_default().trim_matches(['[', ']'])
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.0.port_or_known_default().unwrap_or_default()
+    }
+
+    /// Returns host and port, the latter unless it is the scheme's own.
+    pub(crate) fn authority(&self) -> &str {
+        &self.0[Position::BeforeHost..Position::AfterPort]
     }
 
     /// Returns host and port in the form that CONNECT requires.
     pub(crate) fn host_and_port(&self) -> String {
-        let Self { host, port, .. } = self;
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+        format!("{}:{}", self.0.host_str().unwrap_or_default(), self.port())
+    }
+
+    /// Returns path and query.
+    pub(crate) fn target(&self) -> &str {
+        &self.0[Position::BeforePath..Position::AfterQuery]
+    }
+
+    /// Returns the value of an `Authorization` header for the URL's user and password, which are
+    /// percent-encoded there (RFC 7617).
+    pub(crate) fn authorization(&self) -> Option<String> {
+        let (user, password) = (self.0.username(), self.0.password());
+        if user.is_empty() && password.is_none() {
+            return None;
+        }
+        let mut bytes: Vec<u8> = percent_decode_str(user).collect();
+        bytes.push(b':');
+        bytes.extend(percent_decode_str(password.unwrap_or_default()));
+        Some(format!("Basic {}", BASE64_STANDARD.encode(bytes)))
     }
 }
 
 /// Writes the URL without user and password.
 impl fmt::Debug for Url {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { is_https, authority, target, .. } = self;
-        write!(out, "http{}://{authority}{target}", if *is_https { "s" } else { "" })
+        write!(out, "{}://{}{}", self.0.scheme(), self.authority(), self.target())
     }
-}
-
-/// Encodes a URL's user and password, which may be percent-encoded (`%41`), as RFC 7617 requires.
-fn basic(user: &str) -> String {
-    let (user, password) = user.split_once(':').unwrap_or((user, ""));
-    let mut bytes = decode(user);
-    bytes.push(b':');
-    bytes.extend(decode(password));
-    format!("Basic {}", BASE64_STANDARD.encode(bytes))
-}
-
-fn decode(text: &str) -> Vec<u8> {
-    let digit = |at: usize| char::from(*text.as_bytes().get(at)?).to_digit(16);
-    let mut bytes = Vec::new();
-    let mut at = 0;
-    while let Some(byte) = text.as_bytes().get(at) {
-        let escaped = (*byte == b'%').then(|| Some((digit(at + 1)? << 4 | digit(at + 2)?) as u8)).flatten();
-        bytes.push(escaped.unwrap_or(*byte));
-        at += if escaped.is_some() { 3 } else { 1 };
-    }
-    bytes
 }
 
 #[cfg(test)]

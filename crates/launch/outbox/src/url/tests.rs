@@ -8,10 +8,12 @@ fn a_url_is_split_into_its_parts() {
         ("http://example.com?c=d", "example.com", 80, "example.com", "/?c=d"),
         ("https://me:p@ss@[::1]:9000/", "::1", 9000, "[::1]:9000", "/"),
         ("http://[fd00::1]/a@b", "fd00::1", 80, "[fd00::1]", "/a@b"),
-        ("http://example.com:/", "example.com", 80, "example.com:", "/"),
+        ("http://example.com:/", "example.com", 80, "example.com", "/"),
+        ("https://example.com:443/ä b", "example.com", 443, "example.com", "/%C3%A4%20b"),
+        ("http://bücher.example/", "xn--bcher-kva.example", 80, "xn--bcher-kva.example", "/"),
     ] {
         let url = Url::parse(text).unwrap();
-        assert_eq!((&*url.host, url.port, &*url.authority, &*url.target), (host, port, authority, target), "{text}");
+        assert_eq!((url.host(), url.port(), url.authority(), url.target()), (host, port, authority, target), "{text}");
     }
     for text in [
         "example.com",
@@ -26,7 +28,9 @@ fn a_url_is_split_into_its_parts() {
         "http://a:80:80/",
         "http://a b/",
         "http://a/\r\nHost: b",
-        "http://ä/",
+        "http:///a",
+        "http:a",
+        "http://a:0/",
     ] {
         assert!(Url::parse(text).is_none(), "{text}");
     }
@@ -35,7 +39,7 @@ fn a_url_is_split_into_its_parts() {
 #[test]
 fn user_and_password_are_decoded_once() {
     let found = |url: &str| {
-        let printed = Url::parse(url).unwrap().authorization?;
+        let printed = Url::parse(url).unwrap().authorization()?;
         Some(String::from_utf8(BASE64_STANDARD.decode(printed.strip_prefix("Basic ").unwrap()).unwrap()).unwrap())
     };
     assert_eq!(found("http://example.com/"), None);
