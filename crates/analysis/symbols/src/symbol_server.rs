@@ -122,16 +122,11 @@ impl Debuginfod {
             {
                 before(url);
             }
-            match self.fetch(&address, &path) {
+            match self.fetch(url, &address, &path) {
                 Ok(true) => return Ok(Some(path)),
                 Ok(false) => {}
                 Err(error) => {
                     self.unreachable.borrow_mut().insert(url.clone());
-                    // A status is about the file, not about the server. If the mark can't be written,
-                    // the next command finds out itself.
-                    if error.kind() != ErrorKind::Other {
-                        let _ = File::create(self.failure_mark(url));
-                    }
                     all_answered = false;
                     outcome = Err(SymbolError::io(Path::new(&address), error));
                 }
@@ -157,7 +152,7 @@ impl Debuginfod {
 
     /// Downloads a URL to a file; `false` if the server has no such file. The file is written
     /// completely or not at all.
-    fn fetch(&self, address: &str, path: &Path) -> io::Result<bool> {
+    fn fetch(&self, url: &str, address: &str, path: &Path) -> io::Result<bool> {
         let (waited, transferred) = self.spent.get();
         let wait = self.timeout.saturating_sub(waited);
         if wait.is_zero() {
@@ -172,6 +167,10 @@ impl Debuginfod {
         let began = Instant::now();
         let response = config.new_agent().get(address).call().map_err(ureq::Error::into_io);
         self.spent.set((waited + began.elapsed(), transferred));
+        if response.is_err() {
+            // If the mark can't be written, the next command finds out itself.
+            let _ = File::create(self.failure_mark(url));
+        }
         let mut response = response?;
         let began = Instant::now();
         match response.status().as_u16() {
