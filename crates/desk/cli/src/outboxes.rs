@@ -96,6 +96,9 @@ pub(crate) fn summary(store: &Path) -> String {
             let _ = write!(summary, "; {events} rejected by the server, in `{}`", folder.display());
         }
     }
+    if summary.is_empty() && SINKS.iter().any(|(sink, _)| store.join(sink).join(QUEUE).is_dir()) {
+        summary.push_str("; a report for a server is kept here only until it is sent");
+    }
     summary
 }
 

@@ -110,6 +110,14 @@ impl Client {
         })
     }
 
+    /// Returns the user's decision; `None` if the user has not decided yet.
+    ///
+    /// # Errors
+    /// An I/O error if the stored decision can't be read.
+    pub fn consent(&self) -> io::Result<Option<bool>> {
+        self.outbox().consent()
+    }
+
     /// Stores the user's decision. With `true`, queued records are sent; with `false`, all queued
     /// records are removed, and no report of until then is stored any more.
     ///

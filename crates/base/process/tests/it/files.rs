@@ -24,7 +24,7 @@ fn a_descriptor_is_used_only_while_it_is_the_same_file() {
 /// A thousand alternate stacks take few of the mappings that a process may have.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_stack_has_a_guard_that_is_no_mapping_of_its_own() {
+fn the_guards_of_stacks_take_few_mappings() {
     use coroner_process::memory::is_accessible;
     use coroner_process::stack::{Stack, page_size};
     let mappings = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();

@@ -123,6 +123,21 @@ impl SentrySink {
         }
     }
 
+    /// Returns the user's decision; `None` if the user has not decided yet.
+    ///
+    /// Call it after install: before, only [`set_consent`](Self::set_consent) on this sink is
+    /// known.
+    ///
+    /// # Errors
+    /// An I/O error if the stored decision can't be read.
+    pub fn consent(&self) -> std::io::Result<Option<bool>> {
+        let (own, is_open) = {
+            let inner = locked(&self.inner);
+            (inner.consent, inner.outbox.is_some())
+        };
+        if is_open { self.client().map_err(std::io::Error::other)?.consent() } else { Ok(own) }
+    }
+
     /// Returns the client, which can be opened once the outbox's directory is known.
     ///
     /// It is opened without holding the lock, for which a child of `fork` would wait forever.

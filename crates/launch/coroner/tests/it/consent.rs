@@ -26,8 +26,10 @@ fn app() {
     let config = Config::new("com.example.paint").store_dir(store).sink(sentry.clone()).sink(otlp.clone());
     coroner::install(config.delivery(Delivery::new().at_install(false))).unwrap();
     if !before {
+        assert_eq!((sentry.consent().unwrap(), otlp.consent().unwrap()), (None, None));
         refuse();
     }
+    assert_eq!((sentry.consent().unwrap(), otlp.consent().unwrap()), (Some(false), Some(false)));
     std::process::exit(0);
 }
 
