@@ -228,6 +228,9 @@ pub struct OnlyTracer(());
 /// After a fork, the child's copy contains its parent's id.
 static TRACING: AtomicU32 = AtomicU32::new(0);
 
+/// Number of times that a thread tries to get the right: others may be faster.
+const ATTEMPTS: u32 = 1000;
+
 impl OnlyTracer {
     /// Waits for the right until `deadline` (`CLOCK_MONOTONIC` nanoseconds). Async-signal-safe.
     ///
@@ -235,7 +238,7 @@ impl OnlyTracer {
     /// [`NotCaptured::TraceDeadline`].
     pub fn claim(deadline: u64) -> Result<OnlyTracer, NotCaptured> {
         let me = process_id() as u32;
-        loop {
+        for _ in 0..ATTEMPTS {
             let owner = TRACING.load(SeqCst);
             if owner != me {
                 if TRACING.compare_exchange(owner, me, SeqCst, SeqCst).is_ok() {
@@ -244,9 +247,10 @@ impl OnlyTracer {
             } else if monotonic_now() < deadline {
                 futex::wait(&TRACING, Reach::Private, me, deadline);
             } else {
-                return Err(NotCaptured::TraceDeadline);
+                break;
             }
         }
+        Err(NotCaptured::TraceDeadline)
     }
 }
 
