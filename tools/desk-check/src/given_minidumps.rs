@@ -159,8 +159,9 @@ fn claims(ours: &Value, theirs: &ProcessState) -> Vec<String> {
     wrong
 }
 
-/// Returns the first 16 bytes of an id as Breakpad writes them: a GUID, whose first three fields of an
-/// ELF image's id are little-endian.
+/// Returns the first 16 bytes of an id as Breakpad writes them: a GUID.
+///
+/// The first three fields of an ELF image's id are little-endian.
 fn breakpad_id(id: &str, is_elf: bool) -> String {
     let mut pairs =
         id.as_bytes().chunks(2).map(|pair| String::from_utf8_lossy(pair).to_uppercase()).collect::<Vec<_>>();

@@ -1,6 +1,6 @@
 //! Sources of instruction bytes.
 
-use crate::raised_again;
+use crate::before_handler::before_handler;
 use coroner_process::memory::{Memory, Unreadable};
 use coroner_process::registers::Arch as Machine;
 use coroner_report::Report;
@@ -203,7 +203,7 @@ impl<'s> ImageFiles<'s> {
             Some(Machine::Aarch64) => Arch::Aarch64,
             None => return files,
         };
-        let before = raised_again::before_handler(report);
+        let before = before_handler(report);
         let report = before.as_ref().unwrap_or(report);
         let Some(thread) = report.crashed_thread() else { return files };
         let index = ImageIndex::new(&report.images);

@@ -36,6 +36,7 @@ mod aarch64_step;
 mod architecture;
 mod bad_jump;
 mod bad_operand;
+mod before_handler;
 mod bit_flip;
 mod code_change;
 mod code_source;

@@ -117,9 +117,10 @@ fn from_windows_exception(report: &Report, crash: &Crash, signal: &Signal) -> No
     }
 }
 
-/// Returns the fault for an access violation, or a SIGSEGV without a code. Windows doesn't report whether something is mapped at
-/// the address. The mappings show it: a report contains the one at the address or else those next
-/// to it.
+/// Returns the fault for an access violation, or a SIGSEGV without a code.
+///
+/// Windows doesn't report whether something is mapped at the address. The mappings show it: a
+/// report contains the one at the address or else those next to it.
 fn from_access_violation(report: &Report, crash: &Crash) -> Notice {
     // −1 is not the fault's address: the processor reported none.
     let Some(address) = crash.address else { return Notice::GeneralProtection };

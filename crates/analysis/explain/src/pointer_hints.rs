@@ -113,7 +113,7 @@ fn is_freed_link(report: &Report, value: u64) -> bool {
         let is_held = || value >= 1 << 20 && known_addresses(report).any(|known| known >> 12 == value);
         return is_heap(page) && (mapped(page) || is_held());
     }
-    // The two blocks are near each other. If they are in different pages, the lowest 12 bits differ.
+    // The two blocks are near each other. In different pages, their lowest 12 bits differ.
     let next = value ^ value >> 12 ^ value >> 24 ^ value >> 36;
     let is_held = || {
         known_addresses(report).any(|known| {

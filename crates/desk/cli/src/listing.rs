@@ -173,8 +173,8 @@ impl Listing {
         let Contents { runs, folder } = store_contents::contents(path)?;
         let mut listing = match folder {
             Some(folder) => {
-                // Unscrubbed strings are not cached, nor are names by symbols that the next list may
-                // not have.
+                // Unscrubbed strings are not cached, nor are names by symbols that the next list
+                // may not have.
                 let index = (texts == Texts::Scrubbed && !is_named).then(|| ListIndex::open(&folder)).flatten();
                 let mut listing = Listing::from_folder(&folder, index, texts, names.as_deref_mut())?;
                 if let Some(names) = names.as_deref_mut().filter(|_| is_named) {

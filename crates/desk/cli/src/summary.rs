@@ -31,7 +31,7 @@ pub(crate) struct Summary {
     pub(crate) signal: Option<String>,
     /// The function to look at first, or the line of a panic whose functions have no names.
     pub(crate) function: Option<String>,
-    /// That function's file and line, such as `memory.rs:15`.
+    /// The function's file and line, such as `memory.rs:15`.
     pub(crate) line: Option<String>,
     /// The signature for grouping.
     pub(crate) signature: Signature,

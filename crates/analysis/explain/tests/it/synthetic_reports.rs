@@ -307,8 +307,11 @@ fn a_return_to_an_invalid_address_is_recognized() {
         report.threads[0].frames.push(Frame { found_by: FoundBy::SCAN, function, ..Frame::default() });
         explain(&report, &NoCode).facts
     };
-    assert!(explain(&report, &NoCode).facts.is_empty() && facts("__start_context").is_empty());
-    assert!(facts("main")[0].starts_with("the return address was overwritten"), "{:?}", facts("main"));
+    let overwritten =
+        |facts: &[String]| facts.iter().any(|fact| fact.starts_with("the return address was overwritten"));
+    let alone = explain(&report, &NoCode).facts;
+    assert!(!overwritten(&alone) && !overwritten(&facts("__start_context")), "{alone:?}");
+    assert!(overwritten(&facts("main")), "{:?}", facts("main"));
     // The walk found a caller in the link register or on top of the stack, so this was a call.
     let mut called = arm64(maperr(), Some(nowhere), &[(30, PC + 8), (32, nowhere)]);
     called.threads[0].frames[1].found_by = FoundBy::LINK_REGISTER;

@@ -1,4 +1,4 @@
-//! What explanations use of a core dump: its mappings, the memory and code that the crashed thread
+//! Evidence for explanations from a core dump: its mappings, the memory and code that the crashed thread
 //! used, the C library's message before an abort, and whether the stack overflowed.
 
 use coroner_process::registers::Arch as Machine;

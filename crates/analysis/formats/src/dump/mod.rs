@@ -1,9 +1,9 @@
 //! Reads core dumps (ELF) and minidumps (Breakpad, Crashpad, Windows) as reports.
 //!
 //! Both contain registers and memory, but no frames. The stacks of core dumps are walked by
-//! [`coroner_unwind`] with the unwind data in the images' own files, which a [`Symbolizer`] finds by
-//! build id ([`SnapshotImages`](coroner_symbols::SnapshotImages)). Those of minidumps are walked by
-//! `minidump-unwind`, with Breakpad's symbol files and the same files. The frames are named from
+//! [`coroner_unwind`] with the unwind data in the images' own files, which a [`Symbolizer`] finds
+//! by build id ([`SnapshotImages`](coroner_symbols::SnapshotImages)). Those of minidumps are walked
+//! by `minidump-unwind`, with Breakpad's symbol files and the same files. The frames are named from
 //! their symbols. In an image without its file, a walk uses frame pointers and likely return
 //! addresses; each frame records how it was found.
 //!

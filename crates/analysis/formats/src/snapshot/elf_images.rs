@@ -59,8 +59,8 @@ pub fn images(files: &[MappedFile], auxiliary: &[u8], memory: &SavedMemory<'_>) 
     for file in files {
         if file.offset == 0 && by_start.len() < MAX_IMAGES {
             let of_before = by_start.values().next_back().is_some_and(|parts: &Vec<&MappedFile>| {
-                // The page with the headers may be mapped a second time: directly after the first, or
-                // where a small program's data begin.
+                // The page with the headers may be mapped a second time: directly after the first,
+                // or where a small program's data begin.
                 let is_inside =
                     |facts: Facts| file.start - parts[0].start < facts.extent.1.saturating_sub(facts.extent.0);
                 let last = parts.last().is_some_and(|last| last.path == file.path && last.end == file.start);

@@ -170,7 +170,7 @@ fn a_mach_exception_in_exc_crash_is_the_one_that_it_contains() {
 }
 
 #[test]
-fn a_requested_dump_is_no_crash() {
+fn a_requested_dump_is_not_a_crash() {
     let rows = [
         (PlatformId::Linux, Some(0xffff_ffff)),
         (PlatformId::MacOs, Some(0x4350_7378)),

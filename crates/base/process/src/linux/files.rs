@@ -1,6 +1,6 @@
 //! The file and mapping functions that differ on Linux.
 
-use super::kernel_copy::is_accessible;
+use super::access_check::is_accessible;
 use super::syscall::{Errno, Result, syscall};
 use crate::files::Descriptor;
 

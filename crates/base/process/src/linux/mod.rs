@@ -1,6 +1,7 @@
 //! Linux and Android.
 
 pub mod abort_message;
+mod access_check;
 pub(crate) mod alternate_stack;
 pub mod context;
 pub mod deadline;

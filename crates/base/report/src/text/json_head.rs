@@ -92,10 +92,9 @@ impl<'de, T: Deserialize<'de> + Wanted> Deserialize<'de> for First<T> {
 impl Report {
     /// Reads from a report's JSON form only what a list of reports needs.
     ///
-    /// These are identity, crash, exceptions, the crashed thread with its memory, code and mappings,
-    /// the program's image, annotations,
-    /// and from the run the app, release, environment, tags and fingerprint. It takes a fraction of
-    /// the time of [`from_json`](Self::from_json).
+    /// These are identity, crash, exceptions, the crashed thread with its memory, code and
+    /// mappings, the program's image, annotations, and from the run the app, release, environment,
+    /// tags and fingerprint. It takes a fraction of the time of [`from_json`](Self::from_json).
     ///
     /// # Errors
     /// If `json` is not valid JSON, or not that of a report.

@@ -383,7 +383,7 @@ fn a_core_dump_without_signal_information_claims_no_sender() {
 }
 
 #[test]
-fn a_debuggers_dump_of_a_running_process_is_no_crash() {
+fn a_debuggers_dump_of_a_running_process_is_not_a_crash() {
     let bench = Bench::new();
     let mut child = Command::new("sleep").arg("100").spawn().unwrap();
     let gcore = ["-o", "core", &child.id().to_string()];

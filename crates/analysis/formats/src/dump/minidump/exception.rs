@@ -51,7 +51,7 @@ pub(super) fn crash(
 /// Converts a signal.
 ///
 /// Writers without the signal's code wrote 0, which is also `SI_USER`; the address is the sender in
-/// that case. A fault is told apart by its instruction, if the dump contains that.
+/// that case. A fault is distinguished by its instruction, if the dump contains that.
 fn linux(record: &MINIDUMP_EXCEPTION, state: &ProcessState, os: Os) -> Crash {
     let number = record.exception_code.cast_signed();
     let code = record.exception_flags.cast_signed();

@@ -1,8 +1,8 @@
 //! Unwind data for `minidump-unwind`: Breakpad's symbol files, and the images' own files.
 //!
-//! Symbol files come first, as in `minidump-stackwalk`. An image's file, found by its id, is used by
-//! Coroner's own walker (ELF and Mach-O), or by its `.pdata` (PE, x86_64). What remains is left to
-//! `minidump-unwind`'s frame pointers and scan.
+//! Symbol files come first, as in `minidump-stackwalk`. An image's file, found by its id, is used
+//! by Coroner's own walker (ELF and Mach-O), or by its `.pdata` (PE, x86_64). What remains is left
+//! to `minidump-unwind`'s frame pointers and scan.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -38,7 +38,7 @@ impl Text {
     }
 }
 
-/// What one of the walks of this module found out about a frame.
+/// The result of one of this module's walks for a frame.
 #[derive(Clone, Copy)]
 pub(super) enum Step {
     /// The frame was found from the one below it.
