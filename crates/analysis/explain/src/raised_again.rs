@@ -7,10 +7,8 @@
 
 use coroner_process::registers::Arch;
 use coroner_report::Report;
-use coroner_report::model::{
-    Address, Crash, CrashFlag, Explanation, FaultKind, Registers, Signal, Thread, signal_code_name, signal_name,
-};
-use coroner_report::wire::{Access, FoundBy, Monitor, Os};
+use coroner_report::model::{Address, CrashFlag, Explanation, FaultKind, Signal, signal_code_name, signal_name};
+use coroner_report::wire::{Access, Monitor, Os};
 
 use crate::bad_operand::{self, NEAR_NULL};
 use crate::before_handler::before_handler;
@@ -22,7 +20,6 @@ use crate::{architecture, decode};
 
 const SIGILL: i32 = 4;
 const SIGTRAP: i32 = 5;
-const SIGABRT: i32 = 6;
 const SIGBUS: i32 = 7;
 const SIGFPE: i32 = 8;
 const SIGSEGV: i32 = 11;
