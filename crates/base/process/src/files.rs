@@ -7,74 +7,16 @@ use core::ffi::CStr;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+pub use crate::file::{Descriptor, File};
 use crate::os::files as system;
 use crate::os::syscall::{Errno, Result, call};
 use crate::trust;
 
-/// An open descriptor, borrowed from its owner: a [`File`], or the app.
-#[derive(Debug)]
-#[repr(transparent)]
-pub struct Descriptor(i32);
-
-impl Descriptor {
-    /// In place of a directory: a path is relative to the working directory.
-    pub const WORKING_DIRECTORY: &Descriptor = &Descriptor(libc::AT_FDCWD);
-
-    /// Borrows the descriptor with this number.
-    ///
-    /// # Safety
-    /// The number's owner must allow what the reference is used for, as long as it is used.
-    pub unsafe fn borrow_raw(number: &i32) -> &Descriptor {
-        // SAFETY: the same representation; what it may be used for, by the contract.
-        unsafe { &*core::ptr::from_ref(number).cast() }
-    }
-
-    /// The descriptor's number, for a system call.
-    pub fn number(&self) -> i32 {
-        self.0
-    }
-}
-
-/// An open descriptor, closed by one system call when this value is dropped.
-#[derive(Debug)]
-pub struct File(Descriptor);
-
-impl core::ops::Deref for File {
-    type Target = Descriptor;
-
-    fn deref(&self) -> &Descriptor {
-        &self.0
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        // SAFETY: no memory is touched, and nobody else has the number. Async-signal-safe: one
-        // system call.
-        let _ = unsafe { call!(close, self.0.0) };
-    }
-}
-
-impl File {
-    /// Takes over an open descriptor.
-    ///
-    /// # Safety
-    /// It must be open, and nobody else may close it.
-    pub unsafe fn from_number(number: i32) -> File {
-        File(Descriptor(number))
-    }
-
-    /// Leaves the descriptor open, and returns its number.
-    pub fn into_number(self) -> i32 {
-        core::mem::ManuallyDrop::new(self).number()
-    }
-}
-
 /// openat(2) with close-on-exec.
 pub fn open(directory: &Descriptor, path: &CStr, flags: i32, mode: u32) -> Result<File> {
     // SAFETY: the kernel reads the path.
-    unsafe { call!(openat, directory.0, path.as_ptr(), flags | libc::O_CLOEXEC, mode) }
-        .map(|file| File(Descriptor(file as i32)))
+    unsafe { call!(openat, directory.number(), path.as_ptr(), flags | libc::O_CLOEXEC, mode) }
+        .map(|file| File::opened(file as i32))
 }
 
 /// fstat(2).
@@ -82,7 +24,7 @@ pub fn status(file: &Descriptor) -> Result<libc::stat> {
     // SAFETY: all zeroes is a `stat`; the kernel writes one.
     let mut status: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: as above.
-    unsafe { call!(fstat, file.0, &raw mut status) }?;
+    unsafe { call!(fstat, file.number(), &raw mut status) }?;
     Ok(status)
 }
 
@@ -127,26 +69,26 @@ fn status_at(directory: &Descriptor, path: &CStr, flags: i32) -> Result<libc::st
     // SAFETY: all zeroes is a `stat`; the kernel writes one.
     let mut status: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: as above; the kernel reads the path.
-    unsafe { call!(fstatat, directory.0, path.as_ptr(), &raw mut status, flags) }?;
+    unsafe { call!(fstatat, directory.number(), path.as_ptr(), &raw mut status, flags) }?;
     Ok(status)
 }
 
 /// mkdirat(2) for the owner only.
 pub fn make_directory(directory: &Descriptor, path: &CStr) -> Result<()> {
     // SAFETY: the kernel reads the path.
-    unsafe { call!(mkdirat, directory.0, path.as_ptr(), 0o700) }.map(|_| ())
+    unsafe { call!(mkdirat, directory.number(), path.as_ptr(), 0o700) }.map(|_| ())
 }
 
 /// unlinkat(2). Files that can't be removed are left to the next launch.
 pub fn unlink(directory: &Descriptor, path: &CStr, flags: i32) {
     // SAFETY: the kernel reads the path.
-    let _ = unsafe { call!(unlinkat, directory.0, path.as_ptr(), flags) };
+    let _ = unsafe { call!(unlinkat, directory.number(), path.as_ptr(), flags) };
 }
 
 /// renameat(2) within a directory.
 pub fn rename(directory: &Descriptor, path: &CStr, new_path: &CStr) -> Result<()> {
     // SAFETY: the kernel reads the paths.
-    unsafe { call!(renameat, directory.0, path.as_ptr(), directory.0, new_path.as_ptr()) }.map(|_| ())
+    unsafe { call!(renameat, directory.number(), path.as_ptr(), directory.number(), new_path.as_ptr()) }.map(|_| ())
 }
 
 /// Zeroes all bytes of a file, and keeps them reserved.
@@ -172,7 +114,7 @@ pub fn take_lock(file: &Descriptor) -> Result<()> {
     lock.l_type = libc::F_WRLCK as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
     // SAFETY: the kernel reads one `struct flock`.
-    unsafe { call!(fcntl, file.0, libc::F_SETLK, &raw const lock) }.map(|_| ())
+    unsafe { call!(fcntl, file.number(), libc::F_SETLK, &raw const lock) }.map(|_| ())
 }
 
 /// Reserves zeroed disk space for a file.
@@ -226,20 +168,20 @@ fn fill(file: &Descriptor, bytes: u32) -> Result<()> {
 #[inline(always)]
 pub fn write_at(file: &Descriptor, bytes: *const [u8], offset: u64) -> Result<usize> {
     // SAFETY: the kernel reads `bytes`.
-    unsafe { call!(pwrite, file.0, bytes.cast::<u8>(), bytes.len(), offset) }
+    unsafe { call!(pwrite, file.number(), bytes.cast::<u8>(), bytes.len(), offset) }
 }
 
 /// pread(2); returns the number of bytes read, fewer at the end of the file.
 #[inline(always)]
 pub fn read_at(file: &Descriptor, into: &mut [u8], offset: u64) -> Result<usize> {
     // SAFETY: the kernel writes at most `into.len()` bytes into it.
-    unsafe { call!(pread, file.0, into.as_mut_ptr(), into.len(), offset) }
+    unsafe { call!(pread, file.number(), into.as_mut_ptr(), into.len(), offset) }
 }
 
 /// ftruncate(2).
 pub fn truncate(file: &Descriptor, length: u64) -> Result<()> {
     // SAFETY: no memory is touched.
-    unsafe { call!(ftruncate, file.0, length) }.map(|_| ())
+    unsafe { call!(ftruncate, file.number(), length) }.map(|_| ())
 }
 
 /// Gets random bytes from the kernel. `false` if none are available (early boot).
@@ -400,7 +342,7 @@ pub fn map_file(file: &Descriptor, length: usize) -> Result<usize> {
 /// Maps `length` bytes of a file, shared with it.
 pub fn map_shared(file: &Descriptor, length: usize) -> Result<usize> {
     // SAFETY: a new mapping touches nothing that exists.
-    unsafe { call!(mmap, 0, length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.0, 0) }
+    unsafe { call!(mmap, 0, length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.number(), 0) }
 }
 
 /// Maps a private page that the kernel zeros in a child that copies this process's memory.
@@ -424,7 +366,7 @@ pub fn map_wiped_on_fork() -> Result<usize> {
 pub unsafe fn map_file_at(address: usize, file: &Descriptor, length: usize) -> Result<()> {
     let flags = libc::MAP_SHARED | libc::MAP_FIXED;
     // SAFETY: by the contract.
-    unsafe { call!(mmap, address, length, libc::PROT_READ | libc::PROT_WRITE, flags, file.0, 0) }.map(|_| ())
+    unsafe { call!(mmap, address, length, libc::PROT_READ | libc::PROT_WRITE, flags, file.number(), 0) }.map(|_| ())
 }
 
 /// Disables read-ahead for a file mapping.

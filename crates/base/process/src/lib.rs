@@ -43,6 +43,8 @@ pub mod descriptor;
 #[cfg(supported)]
 mod errno;
 pub mod exception_set;
+#[cfg(supported)]
+mod file;
 pub mod file_mirror;
 #[cfg(supported)]
 pub mod files;

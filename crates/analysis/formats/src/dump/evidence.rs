@@ -1,5 +1,5 @@
-//! Evidence for explanations from a core dump: its mappings, the memory and code that the crashed thread
-//! used, the C library's message before an abort, and whether the stack overflowed.
+//! Evidence for explanations from a core dump: its mappings, the memory and code that the crashed
+//! thread used, the C library's message before an abort, and whether the stack overflowed.
 
 use coroner_process::registers::Arch as Machine;
 use coroner_report::Report;

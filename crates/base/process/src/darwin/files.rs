@@ -1,7 +1,7 @@
 //! The file and mapping functions that differ on Darwin.
 
 use super::syscall::{Errno, Result, check};
-use crate::files::Descriptor;
+use crate::file::Descriptor;
 
 pub(crate) const POPULATE: i32 = libc::MADV_WILLNEED;
 /// Whether `POPULATE` guarantees present pages: here it is only advice.

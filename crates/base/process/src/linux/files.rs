@@ -2,7 +2,7 @@
 
 use super::access_check::is_accessible;
 use super::syscall::{Errno, Result, syscall};
-use crate::files::Descriptor;
+use crate::file::Descriptor;
 
 /// `MADV_POPULATE_WRITE`, asm-generic/mman-common.h: Linux 5.14, not in every libc's headers.
 pub(crate) const POPULATE: i32 = 23;
