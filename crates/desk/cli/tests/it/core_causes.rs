@@ -30,7 +30,7 @@ NEW int stride(char *base, size_t stride, int y) { char *row = base + stride * y
 static void again(int s) { signal(s, SIG_DFL); raise(s); }
 static void give_up(int s) { abort(); }
 int main(int argc, char **argv) {
-    int a[16] = {0}; char *big = malloc(1 << 16); memset(big, 1, 1 << 16); sink = big;
+    static int table[16]; int a[16] = {0}; char *big = malloc(1 << 16); memset(big, 1, 1 << 16); sink = big;
     switch (atoi(argv[1])) {
     case 0: return recurse(0);
     case 1: return reserve(64 << 20);
@@ -39,7 +39,7 @@ int main(int argc, char **argv) {
     case 4: return jump();
     case 5: return freed();
     case 6: return text();
-    case 7: return index_of(a, 0x40000000ul * one);
+    case 7: return index_of(table, 0x40000000ul * one);
     case 8: signal(SIGSEGV, again); return value((struct item *)a);
     case 9: signal(SIGSEGV, give_up); return value((struct item *)a);
     case 10: signal(SIGFPE, again); return 7 / (one - 1);
