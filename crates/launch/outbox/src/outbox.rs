@@ -22,7 +22,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -182,6 +182,23 @@ struct Shared {
     /// the process's record locks on it.
     lock: Mutex<Gate>,
     sending: Mutex<Gate>,
+    /// The time of the last message, in milliseconds since the epoch.
+    last_made_ms: AtomicU64,
+}
+
+impl Shared {
+    /// Returns the time to name a message by: messages of the same millisecond keep their order,
+    /// whatever number of tries their names have.
+    fn made_now(&self, now_ms: u64) -> u64 {
+        let after = |last: u64| if last.saturating_sub(now_ms) < 1000 { now_ms.max(last + 1) } else { now_ms };
+        let mut last = self.last_made_ms.load(Ordering::Relaxed);
+        loop {
+            match self.last_made_ms.compare_exchange(last, after(last), Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return after(last),
+                Err(now) => last = now,
+            }
+        }
+    }
 }
 
 /// A process's open outboxes.
@@ -248,6 +265,7 @@ impl Outbox {
             sending: Mutex::new(Gate::open(&path, "sending.lock")?),
             path,
             extension,
+            last_made_ms: AtomicU64::new(0),
         });
         open.push(Arc::downgrade(&shared));
         Ok(Self { shared })
@@ -332,7 +350,7 @@ impl Outbox {
         if self.holds(event_id)? {
             return Ok(Pushed::Known);
         }
-        let made_ms = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        let made_ms = self.shared.made_now(now.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64);
         let (event_id, session) = (event_id.to_owned(), session.to_owned());
         let entry = Entry { made_ms, tries: 0, not_before: 0, event_id, session };
         let queue = self.shared.path.join(QUEUE);
