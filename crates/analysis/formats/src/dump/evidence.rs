@@ -149,7 +149,7 @@ fn is_stack_overflow(report: &Report, mappings: &[Mapping]) -> bool {
         at_or_after(mappings, end(at)).filter(|above| above.start.0 == end(at))
     } else {
         // A guard may be within the mapping (`MADV_GUARD_INSTALL`).
-        Some(at).filter(|_| !is_inside || signal.code == 1)
+        (!is_inside || signal.code == 1).then_some(at)
     };
     stack.is_some_and(|stack| is_stack(stack) && stack.start.0.saturating_sub(address) <= MAX_FRAME_BYTES)
 }

@@ -142,7 +142,7 @@ fn frame(text: &str, is_first: bool) -> Option<Frame> {
         frame.module = Some(module.to_owned());
         let name = name.trim();
         let name = name.rsplit_once("+0x").map_or(name, |(name, _)| name);
-        let offset = || Some(format!("+0x{offset}")).filter(|_| !offset.is_empty());
+        let offset = || (!offset.is_empty()).then(|| format!("+0x{offset}"));
         frame.function = Some(name.to_owned()).filter(|name| !name.is_empty()).or_else(offset);
         let is_systems = ["libjvm.so", "libjli.so", "libjava.so", "libc.so", "libpthread.so"];
         frame.in_app = Some(kind == "C" && !is_systems.iter().any(|system| module.starts_with(system)));

@@ -439,7 +439,7 @@ impl<'a> Reading<'a> {
             }
             match decode_item(&mut Decoder::new(self.file.bytes(data, len)), &mut Limit(ITEMS)).map(Fields::new) {
                 Ok(Some(mut fields)) => {
-                    let last = Some(repeated).filter(|_| repetitions > 0 && number == newest);
+                    let last = (repetitions > 0 && number == newest).then_some(repeated);
                     found.push((number, Breadcrumb { repetitions, last, ..breadcrumb(&mut fields) }));
                 }
                 Ok(None) => self.problem(at, format!("breadcrumb {number} is not a map")),

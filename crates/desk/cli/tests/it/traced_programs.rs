@@ -126,7 +126,7 @@ fn a_static_program_and_one_with_another_user_are_reported() {
     let setpriv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--", &program, "serve"];
     // The other user must reach the program.
     assert!(Command::new("chmod").arg("755").arg(bench.path("")).status().unwrap().success());
-    let commands = [Some(&[program.as_str(), "serve"][..]), Some(&setpriv[..]).filter(|_| is_root)];
+    let commands = [Some(&[program.as_str(), "serve"][..]), is_root.then_some(&setpriv[..])];
     for command in commands.into_iter().flatten() {
         let crashed = bench.run(&[&["run", "--"], command].concat());
         assert_eq!(crashed.signal, Some(libc::SIGSEGV), "{crashed:?}");

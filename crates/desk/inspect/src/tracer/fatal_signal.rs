@@ -55,7 +55,7 @@ impl FatalSignal {
         // An init process gets only faults, and those signals of its namespace that it handles.
         let is_dropped = is_init && !info.is_fault();
         let is_default = !contains("SigCgt:") && !contains("SigIgn:") && !is_dropped;
-        Some(FatalSignal { pid: pid("Tgid:")?, parent: pid("PPid:")?, is_init, info }).filter(|_| is_default)
+        is_default.then_some(FatalSignal { pid: pid("Tgid:")?, parent: pid("PPid:")?, is_init, info })
     }
 
     /// Whether the process sent the signal to itself.

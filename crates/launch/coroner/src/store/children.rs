@@ -82,7 +82,7 @@ impl Slots {
     /// Copies a slot into a run of its own; returns the run.
     fn copy(&self, slot: usize, runs: &Directory) -> io::Result<Id> {
         let mut id = [0; 16];
-        for (bytes, word) in id.chunks_exact_mut(4).zip(RUN..) {
+        for (bytes, word) in id.as_chunks_mut::<4>().0.iter_mut().zip(RUN..) {
             bytes.copy_from_slice(&self.word(entry(slot) + word).to_ne_bytes());
         }
         let id = Id(id);

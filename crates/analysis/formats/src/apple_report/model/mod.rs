@@ -104,7 +104,7 @@ impl Parsed {
         let subtype = self.subtype.clone().unwrap_or_default();
         let is_plain =
             subtype.split(' ').count() <= 3 && (subtype.starts_with("KERN_") || subtype.starts_with("SEGV_"));
-        let parts = [Some(subtype.as_str()).filter(|_| !is_plain), message];
+        let parts = [(!is_plain).then_some(subtype.as_str()), message];
         let parts: Vec<&str> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
         self.annotate("exception", parts.join(": "));
     }
