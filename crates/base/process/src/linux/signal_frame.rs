@@ -25,12 +25,14 @@ const FLAGS: u64 = 7;
 
 /// Returns the address of the siginfo in the frame with this context.
 #[cfg(target_arch = "x86_64")]
+#[inline(always)]
 const fn info_beside(context: u64) -> u64 {
     context.wrapping_add(size_of::<Layout>() as u64)
 }
 
 /// Returns the address of the siginfo in the frame with this context.
 #[cfg(target_arch = "aarch64")]
+#[inline(always)]
 const fn info_beside(context: u64) -> u64 {
     context.wrapping_sub(size_of::<SignalInfo>() as u64)
 }

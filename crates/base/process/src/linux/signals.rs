@@ -104,6 +104,7 @@ pub fn block_exactly(mask: u64) -> u64 {
 }
 
 /// Blocks the signals of `mask` too; returns the previous mask.
+#[inline(always)]
 pub fn block_too(mask: u64) -> u64 {
     change_mask(libc::SIG_BLOCK, &raw const mask)
 }
@@ -115,6 +116,7 @@ pub fn unblock(mask: u64) -> u64 {
 }
 
 /// Returns the signals that this thread blocks.
+#[inline(always)]
 pub fn blocked() -> u64 {
     change_mask(libc::SIG_BLOCK, core::ptr::null())
 }
