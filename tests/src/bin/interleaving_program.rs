@@ -49,9 +49,8 @@ mod linux {
         println!("plan: {}", if crash.is_some() { "SIGSEGV" } else { "exit" });
         // SAFETY: no handler of this program.
         unsafe { libc::alarm(LIMIT_S) };
-        if seed % 2 == 1 {
-            coroner::install(config(&store)).expect("Coroner is installed");
-        }
+        // Its locks are held over forks from the first install on.
+        coroner::install(config(&store)).expect("Coroner is installed");
         std::thread::scope(|scope| {
             for number in 0..THREADS {
                 let random = Random(random.0.wrapping_add(number.wrapping_mul(0xd134_2543_de82_ef95)) | 1);
