@@ -1,7 +1,6 @@
 //! Random orders of calls on eight threads: nothing ends the process but what was planned.
 //!
-//! `CORONER_REPETITIONS=10000` runs as many; `CORONER_SEED=N` runs one. A few of them are run with the
-//! other tests.
+//! `CORONER_REPETITIONS=10000` runs as many; `CORONER_SEED=N` runs one.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Output, Stdio};
