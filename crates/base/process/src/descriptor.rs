@@ -43,7 +43,7 @@ impl OwnedDescriptor {
     /// Takes over an open descriptor at its current number. Async-signal-safe.
     ///
     /// # Errors
-    /// As for [`adopt`](Self::adopt).
+    /// The error of fstat; the descriptor is then closed.
     pub fn here(file: File) -> Result<OwnedDescriptor> {
         let status = status(&file)?;
         let (device, inode, links) = (status.st_dev, status.st_ino, status.st_nlink as u64);
